@@ -1,0 +1,89 @@
+"""The command line: commands put together, and the one boundary where exceptions become exit codes.
+
+0 done or feasible, 1 infeasible, 2 bad input or usage, 3 internal error or limit hit, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+import typer
+
+from pddplan.cli import check, hardware, init, model, schema, solve
+from pddplan.cli.options import Quiet, Version
+from pddplan.cli.problems import report_problems
+from pddplan.errors import InputError, Problem
+
+INTERRUPTED = 130
+REPORT_AT = "the issue tracker of pddplan, with the command, the scenario and PDDPLAN_DEBUG=1"
+
+# Rich's help would cost half of the start-up time; plain help is also what a pipe and TERM=dumb ask for.
+app = typer.Typer(
+    name="pddplan",
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Plan LLM serving that is split over sites: which chips, how many instances, which line, at what cost, "
+    "and whether it holds the SLO.",
+    epilog="Start with: pddplan init && pddplan solve scenario.yaml",
+)
+
+solve.register(app)
+check.register(app)
+init.register(app)
+hardware.register(app)
+model.register(app)
+schema.register(app)
+
+
+@app.callback(invoke_without_command=True)
+def root(context: typer.Context, version: Version = False, quiet: Quiet = False) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+# Every usage error of the command-line library derives from the base of BadParameter.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command line; the exit code."""
+    as_json = "--json" in arguments
+    try:
+        code = app(list(arguments), prog_name="pddplan", standalone_mode=False)
+    except InputError as error:
+        report_problems(error.problems, as_json=as_json)
+        return 2
+    except _UsageError as error:
+        report_problems([_usage_problem(error, arguments)], as_json=as_json)
+        return 2
+    except (KeyboardInterrupt, typer.Abort):
+        print("Interrupted.", file=sys.stderr)
+        return INTERRUPTED
+    except Exception as error:  # the boundary: a person gets one line, never a traceback
+        if os.environ.get("PDDPLAN_DEBUG"):
+            traceback.print_exc()
+        message = f"internal error: {type(error).__name__}: {' '.join(str(error).split())}."
+        report_problems([Problem(message, file="pddplan", fix=f"Please report it at {REPORT_AT}.")], as_json=as_json)
+        return 3
+    if code == INTERRUPTED:  # the library has turned Ctrl-C into this code already
+        print("Interrupted.", file=sys.stderr)
+    return code if isinstance(code, int) else 0
+
+
+def _usage_problem(error: Exception, arguments: Sequence[str]) -> Problem:
+    """The library's message as a problem of the command line, with the help that answers it."""
+    formatted = getattr(error, "format_message", None)
+    message = " ".join(str(formatted() if callable(formatted) else error).split())
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "pddplan"
+    return Problem(message if message.endswith((".", "?")) else f"{message}.", file=path, fix=f"See: {path} --help")
+
+
+def run() -> NoReturn:
+    """Entry point of the console script."""
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,92 @@
+"""Where output goes: answers to stdout, everything else to stderr, files whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, TextIO
+
+from pddplan.errors import InputError, Problem
+
+NARROWEST, WIDEST = 60, 100
+
+
+def emit(text: str, stream: TextIO | None = None) -> None:
+    """Write ``text`` and a newline to stdout (or ``stream``).
+
+    A reader that went away (``| head``) is no error: the rest goes nowhere and the command keeps its exit code.
+    """
+    out = sys.stdout if stream is None else stream
+    try:
+        out.write(text + "\n")
+        out.flush()
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more at exit; a closed pipe would then print a traceback.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+    except UnicodeEncodeError:
+        encoding = out.encoding or "ascii"
+        out.write(text.encode(encoding, "replace").decode(encoding) + "\n")
+        out.flush()
+
+
+def emit_json(payload: dict[str, Any], stream: TextIO | None = None) -> None:
+    """One JSON object; NaN and infinity are refused, they are not JSON."""
+    emit(to_json(payload), stream)
+
+
+def to_json(payload: dict[str, Any]) -> str:
+    return json.dumps(payload, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def note(text: str, *, quiet: bool = False) -> None:
+    """A remark to the person, on stderr."""
+    if not quiet:
+        emit(text, sys.stderr)
+
+
+def text_width() -> int:
+    """Columns to write for: the terminal's within 60…100; 100 where there is none."""
+    return max(NARROWEST, min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns))
+
+
+def is_rich_terminal(stream: TextIO) -> bool:
+    """True on a terminal that wants colour: no pipe, no NO_COLOR, no TERM=dumb."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM", "") == "dumb":
+        return False
+    return stream.isatty()
+
+
+def write_atomically(path: str, text: str) -> None:
+    """Write beside ``path``, then rename: a reader sees the old file or the new one, never half of one.
+
+    Raises InputError where the folder is missing or can't be written.
+    """
+    target = Path(path)
+    temporary = ""
+    try:
+        if target.is_dir():
+            raise InputError(Problem("is a folder", file=path, fix="Give the name of a file."))
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(temporary, _mode_of(target))
+        os.replace(temporary, target)
+    except OSError as error:
+        if temporary and os.path.exists(temporary):
+            os.unlink(temporary)
+        reason = error.strerror or type(error).__name__
+        fix = "Make the folder first." if not target.parent.is_dir() else ""
+        raise InputError(Problem(f"can't be written: {reason}.", file=path, fix=fix)) from error
+
+
+def _mode_of(target: Path) -> int:
+    """Permissions that a plainly opened file would get; mkstemp alone makes it private."""
+    if target.exists():
+        return target.stat().st_mode & 0o7777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

@@ -1,0 +1,97 @@
+"""What a deployment costs per hour: whole instances, whole nodes, owned first, lines, power, cache, spares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pddplan.serve.deployment import Deployment, LineChoice
+from pddplan.spec.types import ChipOffer, Role, Scenario, Site
+from pddplan.units import SECONDS_PER_HOUR
+
+
+@dataclass(frozen=True)
+class Bill:
+    """USD per hour; ``other`` holds power, cache tiers, spares, whole-node rounding and idle owned chips."""
+
+    roles: Mapping[Role, float]
+    line_ports: float
+    line_traffic: float
+    other: Mapping[str, float]
+
+    @property
+    def usd_per_hour(self) -> float:
+        return sum(self.roles.values()) + self.line_ports + self.line_traffic + sum(self.other.values())
+
+
+def chips_paid(offer: ChipOffer, chips_used: int) -> int:
+    """Chips on the bill: owned ones always, rented ones in whole nodes of ``buy_in`` [chips]."""
+    rented = max(chips_used - offer.owned_chips, 0)
+    return offer.owned_chips + math.ceil(rented / offer.buy_in) * offer.buy_in
+
+
+def energy_usd_per_chip_hour(offer: ChipOffer, site: Site) -> float:
+    """Electricity of one chip, all in: W / 1000 x PUE x USD/kWh [USD/h]; 0 without a power price."""
+    if site.power is None or offer.chip.all_in_watts is None:
+        return 0.0
+    return offer.chip.all_in_watts / 1000.0 * site.power.pue * site.power.usd_per_kwh
+
+
+def cache_usd_per_chip_hour(site: Site) -> float:
+    """Host-memory tier per chip in use [USD/h]."""
+    return 0.0 if site.cache is None else site.cache.host_bytes_per_chip * site.cache.usd_per_byte_hour
+
+
+def remote_cache_usd_per_hour(site: Site) -> float:
+    """Remote store of a site [USD/h], whatever runs there."""
+    return 0.0 if site.cache is None else site.cache.remote_bytes * site.cache.usd_per_byte_hour
+
+
+def line_traffic_usd_per_hour(line: LineChoice, bytes_per_s: float, mean_load: float = 1.0) -> float:
+    """Per-GB price of the bytes that leave prefill's site plus the 95th-percentile burst [USD/h].
+
+    Volume is billed on the hourly mean (``mean_load`` = mean over peak hour), the burst on the peak.
+    """
+    tier = line.link.tiers[line.tier]
+    volume = bytes_per_s * mean_load * SECONDS_PER_HOUR * tier.usd_per_byte.get(line.from_site, 0.0)
+    if tier.burst_95 is None:
+        return volume
+    above = max(bytes_per_s - tier.burst_95.commit_bytes_per_s * line.lines, 0.0)
+    return volume + above * tier.burst_95.usd_per_byte_per_s_hour
+
+
+def mean_load(scenario: Scenario) -> float:
+    """Mean over peak of the day's load profile, 1 without one."""
+    load = scenario.workload.hourly_load
+    return 1.0 if not load else sum(load) / len(load) / max(load)
+
+
+def bill(scenario: Scenario, deployment: Deployment, line_bytes_per_s: float) -> Bill:
+    """The hourly bill of a deployment; every entry additive, nothing counted twice."""
+    roles: dict[Role, float] = {}
+    used: dict[str, tuple[ChipOffer, Site, int]] = {}
+    other = {"spares": 0.0, "power": 0.0, "cache": 0.0, "node_rounding": 0.0, "owned_idle": 0.0}
+    for pool in deployment.pools:
+        roles[pool.role] = pool.chips * pool.offer.usd_per_hour
+        spare = scenario.spares.get(pool.role, 0) * pool.service.chips_per_instance
+        other["spares"] += spare * pool.offer.usd_per_hour
+        before = used.get(pool.offer.key, (pool.offer, pool.site, 0))[2]
+        used[pool.offer.key] = (pool.offer, pool.site, before + pool.chips + spare)
+    for offer, site, chips in used.values():
+        idle = max(offer.owned_chips - chips, 0)
+        paid = chips_paid(offer, chips)
+        other["owned_idle"] += idle * offer.usd_per_hour
+        other["node_rounding"] += (paid - chips - idle) * offer.usd_per_hour
+        other["power"] += chips * energy_usd_per_chip_hour(offer, site)
+        other["cache"] += chips * cache_usd_per_chip_hour(site)
+    for site in scenario.sites:
+        other["cache"] += remote_cache_usd_per_hour(site)
+        for offer in site.offers:
+            if offer.key not in used:
+                other["owned_idle"] += offer.owned_chips * offer.usd_per_hour
+    ports = deployment.line.port_usd_per_hour if deployment.line else 0.0
+    traffic = 0.0
+    if deployment.line is not None:
+        traffic = line_traffic_usd_per_hour(deployment.line, line_bytes_per_s, mean_load(scenario))
+    return Bill(roles, ports, traffic, other)

@@ -1,0 +1,43 @@
+"""Failures as data: problems of an input, and excuses of a candidate that can't run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with an input: where it is, what it is, what would be right."""
+
+    message: str
+    key: str = ""
+    file: str = ""
+    line: int | None = None
+    fix: str = ""
+
+    def __str__(self) -> str:
+        place = self.file or "<input>"
+        if self.line is not None:
+            place += f":{self.line}"
+        key = f" {self.key}:" if self.key else ""
+        fix = f" {self.fix}" if self.fix else ""
+        return f"{place}:{key} {self.message}{fix}"
+
+
+class InputError(Exception):
+    """Bad input or usage: all its problems at once; exit code 2."""
+
+    def __init__(self, problems: list[Problem] | Problem) -> None:
+        self.problems = [problems] if isinstance(problems, Problem) else list(problems)
+        super().__init__("\n".join(str(p) for p in self.problems))
+
+
+@dataclass(frozen=True)
+class Excuse:
+    """Why a candidate can't run, or which limit a plan breaks: ``value`` against ``limit`` in ``unit``."""
+
+    constraint: str
+    value: float
+    limit: float
+    unit: str = ""
+    subject: str = ""

@@ -1,0 +1,1 @@
+"""What to buy: candidates, the integer program, solve, infeasibility."""

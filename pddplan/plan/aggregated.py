@@ -1,0 +1,43 @@
+"""The one-pool answer: least count of aggregated instances, by doubling and bisection over the full model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from pddplan.plan.options import PoolOption
+from pddplan.plan.search import Found, Search
+from pddplan.serve.deployment import Deployment
+
+
+def search_aggregated(search: Search) -> float:
+    """Try every aggregated option; returns the lower bound of what wasn't bought [USD/h], inf if all is decided.
+
+    More instances never hurt an aggregated pool, so the least feasible count of an option is its cheapest plan.
+    """
+    for option in search.shop.pools["aggregated"]:
+        least_feasible(search, option)
+    return math.inf
+
+
+def least_feasible(search: Search, option: PoolOption) -> Found | None:
+    """Smallest count of an option that holds every row, None if even all its chips don't."""
+    low, high = option.min_instances - 1, option.min_instances
+    found = _attempt(search, option, high)
+    while not found.evaluation.feasible:
+        if high >= option.max_instances:
+            return None
+        low, high = high, min(high * 2, option.max_instances)
+        found = _attempt(search, option, high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        tried = _attempt(search, option, middle)
+        if tried.evaluation.feasible:
+            high, found = middle, tried
+        else:
+            low = middle
+    return found
+
+
+def _attempt(search: Search, option: PoolOption, count: int) -> Found:
+    return search.try_plan(replace(Deployment(), aggregated=option.pool(count)))

@@ -1,0 +1,230 @@
+"""Why this plan: what binds, what it rests on, what else was close, and one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from pddplan.errors import Excuse
+from pddplan.plan.options import line_options
+from pddplan.plan.records import Alternative, Architecture, Binding, CostSplit
+from pddplan.plan.result import architecture_of
+from pddplan.plan.search import Found, Search
+from pddplan.serve.context import Context
+from pddplan.serve.deployment import Deployment, LineChoice, Pool
+from pddplan.serve.evaluate import evaluate
+from pddplan.serve.records import Evaluation, SloValue
+from pddplan.spec.catalogue import chip_assumptions
+from pddplan.spec.types import Assumption
+
+MAX_ALTERNATIVES = 4
+ROLE_WORDS = {
+    "prefill": "prefill",
+    "relay_decode": "relay decode",
+    "main_decode": "main decode",
+    "aggregated": "the aggregated pool",
+}
+
+
+def bindings(context: Context, deployment: Deployment, evaluation: Evaluation) -> tuple[Binding, ...]:
+    """For each pool and the line: take one unit away; the row that then breaks is what binds it.
+
+    Slack is the room that row has in this plan, relative to its limit.
+    """
+    found: list[Binding] = []
+    for pool in deployment.pools:
+        found.append(_pool_binding(context, deployment, pool, evaluation))
+    if deployment.line is not None:
+        found.append(_line_binding(context, deployment, deployment.line, evaluation))
+    return tuple(found)
+
+
+def _pool_binding(context: Context, deployment: Deployment, pool: Pool, evaluation: Evaluation) -> Binding:
+    words = ROLE_WORDS[pool.role]
+    if pool.instances <= 1:
+        size = f"the smallest instance is {pool.chips} chips"
+        if pool.role == "relay_decode":
+            less = evaluate(context, replace(deployment, relay=None), detail=False)
+            if not less.feasible:
+                row = _worst(less.excuses)
+                return Binding(f"{words}: without it {_phrase(row)}", _slack(evaluation, row), _fix(row, pool))
+        return Binding(f"{words}: one instance, {size}", 0.0, "A layout of fewer chips would cost less, if it fits.")
+    fewer = replace(pool, instances=pool.instances - 1)
+    less = evaluate(context, replace(deployment, **{_field(pool): fewer}), detail=False)
+    if less.feasible:
+        return Binding(f"{words}: pinned or in whole nodes", 0.0, "")
+    row = _worst(less.excuses)
+    return Binding(f"{words}: with one instance less {_phrase(row)}", _slack(evaluation, row), _fix(row, pool))
+
+
+def _line_binding(context: Context, deployment: Deployment, line: LineChoice, evaluation: Evaluation) -> Binding:
+    smaller = [
+        o
+        for o in line_options(context.scenario)
+        if o.link is line.link and o.from_site == line.from_site and o.gbit_per_s < line.gbit_per_s
+    ]
+    if not smaller:
+        return Binding("line: the smallest on offer", _line_slack(evaluation), "")
+    next_down = max(smaller, key=lambda o: o.gbit_per_s)
+    less = evaluate(context, replace(deployment, line=next_down), detail=False)
+    if less.feasible:
+        return Binding("line: a smaller one holds but costs no less", _line_slack(evaluation), "")
+    row = _worst(less.excuses)
+    fix = "More streams a transfer, or a higher hit rate at main decode, would let a smaller line do."
+    return Binding(f"line: at {next_down.gbit_per_s:g} Gbit/s {_phrase(row)}", _slack(evaluation, row), fix)
+
+
+def _field(pool: Pool) -> str:
+    return {"prefill": "prefill", "relay_decode": "relay", "main_decode": "main", "aggregated": "aggregated"}[pool.role]
+
+
+def _worst(excuses: Iterable[Excuse]) -> Excuse:
+    return max(excuses, key=lambda e: e.value / e.limit if e.limit > 0 else float("inf"))
+
+
+def _phrase(excuse: Excuse) -> str:
+    """``ttft_p90 would be 9.1 s (limit 8 s)``; probabilities and loads in their own words."""
+    if excuse.unit == "s":
+        return f"{excuse.constraint} would be {excuse.value:.3g} s (limit {excuse.limit:.3g} s)"
+    if excuse.constraint.endswith("_slots"):
+        return f"{excuse.value:.0%} of requests would wait for a slot ({excuse.unit} sets them; limit {excuse.limit:.0%})"
+    if excuse.unit:
+        return f"{excuse.constraint} would be {excuse.value:.3g} {excuse.unit} (limit {excuse.limit:.3g})"
+    return f"{excuse.constraint} would be {excuse.value:.0%} (limit {excuse.limit:.0%})"
+
+
+def _slack(evaluation: Evaluation, excuse: Excuse) -> float:
+    value = _slo_of(evaluation.slo, excuse)
+    if value is not None and value.limit_s:
+        return max((value.limit_s - value.value_s) / value.limit_s, 0.0)
+    if excuse.constraint.startswith("line"):
+        return _line_slack(evaluation)
+    role = next((r for r in evaluation.pools if excuse.constraint.startswith(r.split("_")[0])), None)
+    return max(1.0 - evaluation.pools[role].busy_share, 0.0) if role else 0.0
+
+
+def _line_slack(evaluation: Evaluation) -> float:
+    return max(1.0 - evaluation.line.utilization, 0.0) if evaluation.line is not None else 0.0
+
+
+def _slo_of(values: tuple[SloValue, ...], excuse: Excuse) -> SloValue | None:
+    from pddplan.serve.slo import constraint_name
+    from pddplan.spec.types import SloLimit
+
+    for value in values:
+        if value.limit_s is None:
+            continue
+        if constraint_name(SloLimit(value.metric, value.quantile, value.limit_s)) == excuse.constraint:
+            return value
+    return None
+
+
+def _fix(excuse: Excuse, pool: Pool) -> str:
+    if excuse.unit == "s":
+        return f"A looser {excuse.constraint}, or a quicker chip than {pool.offer.chip.id}."
+    if "utilization" in excuse.constraint:
+        return f"Faster {pool.offer.chip.id} instances, a higher hit rate or fewer requests."
+    if excuse.unit == "tpot":
+        return "A looser TPOT limit lets an instance run a larger batch."
+    if excuse.unit == "kv_memory":
+        return "More memory per chip or a smaller KV format."
+    return ""
+
+
+def alternatives(search: Search, best: Found) -> tuple[Alternative, ...]:
+    """Feasible plans of another kind that the search met: the cheapest per architecture, chips and line."""
+    found: dict[tuple[object, ...], Found] = {}
+    for plan in search.feasible:
+        key = _kind(plan)
+        if key != _kind(best) and (key not in found or plan.usd_per_hour < found[key].usd_per_hour):
+            found[key] = plan
+    ranked = sorted(found.values(), key=lambda f: (f.usd_per_hour, str(_kind(f))))[:MAX_ALTERNATIVES]
+    return tuple(
+        Alternative(plan.usd_per_hour, architecture_of(plan.deployment, plan.evaluation), _differs(plan, best))
+        for plan in ranked
+    )
+
+
+def _kind(plan: Found) -> tuple[object, ...]:
+    line = plan.deployment.line
+    pools = tuple((p.role, p.site.name, p.offer.chip.id, p.chips) for p in plan.deployment.pools)
+    return (pools, line.gbit_per_s if line else None)
+
+
+def _differs(plan: Found, best: Found) -> str:
+    mine = {p.role: p for p in plan.deployment.pools}
+    theirs = {p.role: p for p in best.deployment.pools}
+    words = []
+    for role, pool in mine.items():
+        other = theirs.get(role)
+        if other is None or (pool.chips, pool.offer.chip.id) != (other.chips, other.offer.chip.id):
+            words.append(f"{ROLE_WORDS[role]} {pool.chips} {pool.offer.chip.id}")
+    words += [f"no {ROLE_WORDS[role]}" for role in theirs if role not in mine]
+    a, b = plan.deployment.line, best.deployment.line
+    if (a.gbit_per_s if a else None) != (b.gbit_per_s if b else None):
+        words.append(f"line {a.gbit_per_s:g} Gbit/s" if a else "no line")
+    return ", ".join(words) or "layout"
+
+
+def assumptions(context: Context, deployment: Deployment) -> tuple[Assumption, ...]:
+    """The scenario's defaults, the chips' estimates and what the model itself assumes."""
+    found = list(context.scenario.assumptions)
+    for pool in deployment.pools:
+        found += [a for a in chip_assumptions(pool.offer.chip) if a not in found]
+        curves = getattr(getattr(pool.service, "instance", None), "curves", None)
+        if curves is not None:
+            source = "fitted" if curves.confidence == "fitted" else "estimate"
+            entry = Assumption(
+                f"efficiency.{pool.offer.chip.id}", curves.id, source, f"typical error of an op {curves.band:.0%}"
+            )
+            found += [entry] if entry not in found else []
+    atoms = context.demand.atoms
+    uncached = _quantiles(atoms.uncached, atoms.weight)
+    found.append(
+        Assumption(
+            "uncached_tokens.p50_p90_p99",
+            " / ".join(f"{v:,.0f}" for v in uncached),
+            "estimate",
+            "follow from prompt_tokens and prefix_hit_rate; length and hit are taken as independent",
+        )
+    )
+    found.append(Assumption("kv_transfer.nic_goodput", context.nic_goodput, "catalogue", "share of the NIC rate"))
+    return tuple(found)
+
+
+def _quantiles(values, weights):  # type: ignore[no-untyped-def]
+    import numpy as np
+
+    order = np.argsort(values)
+    at = np.cumsum(weights[order])
+    return [float(values[order][min(int(np.searchsorted(at, q)), values.size - 1)]) for q in (0.5, 0.9, 0.99)]
+
+
+def recommendation(
+    context: Context, deployment: Deployment, evaluation: Evaluation, cost: CostSplit, architecture: Architecture
+) -> str:
+    """One sentence: what to do, what the line is of it, which first-token quantile is closest to its limit."""
+    closest = _closest(evaluation.slo)
+    tail = ""
+    if closest is not None and closest.limit_s is not None:
+        name = f"{closest.metric.upper()} p{closest.quantile * 100:g}"
+        unit = (1000.0, "ms") if closest.limit_s < 1 else (1.0, "s")
+        tail = (
+            f"; {name} {closest.value_s * unit[0]:.3g} {unit[1]}, limit {closest.limit_s * unit[0]:.3g}"
+            f" ({closest.stage.replace('_', ' ')})"
+        )
+    if architecture == "aggregated":
+        return f"Don't split: one pool serves prefill and decode together at the least cost{tail}."
+    if architecture == "pd_one_site":
+        return f"Stay in one site, with prefill and decode in separate pools{tail}."
+    share = f"the line is {cost.link_share:.1%} of the cost"
+    routing = evaluation.routing
+    if architecture in ("pdd", "pdd_filter"):
+        moved = f"relay {routing.relay_share:.0%} of the requests ({routing.relay_token_share:.1%} of the tokens)"
+        return f"Split over two sites and {moved}; {share}{tail}."
+    return f"Split over two sites, without a relay; {share}{tail}."
+
+
+def _closest(values: tuple[SloValue, ...]) -> SloValue | None:
+    limited = [v for v in values if v.limit_s]
+    return max(limited, key=lambda v: v.value_s / (v.limit_s or 1.0), default=None)

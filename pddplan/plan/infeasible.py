@@ -1,0 +1,200 @@
+"""No plan holds: which rows had to give, by how much, and the cheapest single change that makes one hold."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from pddplan.errors import Excuse
+from pddplan.plan.records import Fix, PlanResult
+from pddplan.plan.search import Found, Search
+from pddplan.serve.context import Context
+from pddplan.serve.slo import constraint_name
+from pddplan.spec.catalogue import catalogue_date
+from pddplan.spec.types import Link, Scenario, Site, SloLimit
+
+CHIP_FACTORS = (2, 4, 16)
+LINE_FACTORS = (2, 4, 10, 40, 100)
+SECONDS_PER_TRIAL = 20.0
+MAX_FIXES = 4
+
+Solve = Callable[..., Search]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of the scenario, as a person would type it and as it is."""
+
+    what: str
+    overrides: tuple[str, ...]
+    scenario: Scenario
+
+
+def explain_infeasible(context: Context, search: Search, cheapest: Solve, deadline: float = math.inf) -> PlanResult:
+    """The infeasible answer; ``unknown`` when the time limit ended the search first."""
+    scenario = context.scenario
+    excuses = nearest_excuses(search)
+    fixes = find_fixes(context, search, cheapest, deadline) if search.complete else ()
+    worst = excuses[0] if excuses else Excuse("none", 0.0, 0.0)
+    first = f" Nearest fix: {fixes[0].what}." if fixes else ""
+    return PlanResult(
+        status="infeasible" if search.complete else "unknown",
+        architecture=None,
+        objective=scenario.objective.name,
+        value=None,
+        unit="USD/h",
+        bound=None if math.isinf(search.bound) else search.bound,
+        gap=None,
+        roles=(),
+        links=(),
+        evaluation=None,
+        goodput_rps=None,
+        within_slo_rps=None,
+        headroom_rps=None,
+        cost=None,
+        revenue=None,
+        binding=(),
+        alternatives=(),
+        assumptions=scenario.assumptions,
+        recommendation=f"{_sentence(worst)}{first}",
+        excuses=excuses,
+        fixes=fixes,
+        warnings=scenario.warnings,
+        scenario_name=scenario.name,
+        scenario_sha256=scenario.sha256,
+        catalogue_date=catalogue_date(),
+        cny_per_usd=scenario.cny_per_usd,
+    )
+
+
+def nearest_excuses(search: Search) -> tuple[Excuse, ...]:
+    """Rows broken by the plan that came closest; without one, what kept plans from being tried at all."""
+    closest = nearest_plan(search)
+    if closest is not None:
+        return tuple(sorted(closest.evaluation.excuses, key=lambda e: -_excess(e)))
+    found: dict[str, Excuse] = {}
+    for excuse in (*search.stage_excuses, *search.shop.excuses):
+        held = found.get(excuse.constraint)
+        if held is None or _excess(excuse) < _excess(held):
+            found[excuse.constraint] = excuse
+    return tuple(found.values())
+
+
+def nearest_plan(search: Search) -> Found | None:
+    """Refused plan with the smallest worst violation, the cheapest among equals."""
+    known = [f for f in search.refused if f.evaluation.slo]
+    return min(known, key=lambda f: (round(_worst(f), 6), f.usd_per_hour), default=None)
+
+
+def _worst(found: Found) -> float:
+    return max((_excess(e) for e in found.evaluation.excuses), default=0.0)
+
+
+def _excess(excuse: Excuse) -> float:
+    return excuse.value / excuse.limit if excuse.limit > 0 else math.inf
+
+
+def _sentence(excuse: Excuse) -> str:
+    where = f" ({excuse.subject.replace('_', ' ')})" if excuse.subject else ""
+    if excuse.unit == "s":
+        return f"{excuse.constraint} is at best {excuse.value:.3g} s, limit {excuse.limit:.3g} s{where}."
+    unit = f" {excuse.unit}" if excuse.unit and not excuse.constraint.endswith("_slots") else ""
+    return f"{excuse.constraint} is {excuse.value:.3g}{unit}, limit {excuse.limit:.3g}{where}."
+
+
+def find_fixes(context: Context, search: Search, cheapest: Solve, deadline: float) -> tuple[Fix, ...]:
+    """Single changes that were applied and solved again, cheapest first: SLO values, more chips, line tiers, streams."""
+    found = [*_slo_fixes(context, search)]
+    until = min(time.monotonic() + SECONDS_PER_TRIAL * 2, deadline)
+    for family in (*_chip_families(context.scenario), *_line_families(context.scenario)):
+        for change in family:
+            if time.monotonic() > until:
+                break
+            solved = _solved(context, change, cheapest, until)
+            if solved is not None:
+                found.append(Fix(change.what, change.overrides, solved.usd_per_hour))
+                break
+    found.sort(key=lambda f: (f.usd_per_hour if f.usd_per_hour is not None else math.inf, f.what))
+    return tuple(found[:MAX_FIXES])
+
+
+def _solved(context: Context, change: Change, cheapest: Solve, until: float) -> Found | None:
+    from pddplan.plan.solve import prepare
+
+    deadline = min(time.monotonic() + SECONDS_PER_TRIAL, until)
+    return cheapest(prepare(change.scenario), search_budget(context.scenario), deadline).best
+
+
+def search_budget(scenario: Scenario) -> float:
+    """Budget of the objective [USD/h], inf without one."""
+    return scenario.objective.max_usd_per_hour or math.inf
+
+
+def _slo_fixes(context: Context, search: Search) -> Iterator[Fix]:
+    """Refused plans with one SLO row broken: loosening it to what the plan reaches makes that plan hold."""
+    best: dict[str, tuple[float, Found, Excuse]] = {}
+    for found in search.refused:
+        rows = found.evaluation.excuses
+        if len(rows) != 1 or rows[0].unit != "s" or found.usd_per_hour > search.budget_usd_per_hour:
+            continue
+        held = best.get(rows[0].constraint)
+        if held is None or rows[0].value < held[0]:
+            best[rows[0].constraint] = (rows[0].value, found, rows[0])
+    for value, found, excuse in best.values():
+        limit = next((s for s in context.scenario.slo if constraint_name(s) == excuse.constraint), None)
+        if limit is None:
+            continue
+        key, shown = _slo_key(limit, value)
+        yield Fix(f"{excuse.constraint} limit of {value * 1.005:.3g} s", (f"{key}={shown}",), found.usd_per_hour)
+
+
+def _slo_key(limit: SloLimit, value_s: float) -> tuple[str, str]:
+    scale, unit = (1000.0, "ms") if limit.metric in ("tpot", "pause") else (1.0, "s")
+    name = f"p{limit.quantile * 100:g}"
+    # three digits, rounded up, so that the value itself is inside
+    digits = 2 - math.floor(math.log10(value_s * scale))
+    shown = math.ceil(value_s * scale * 1.002 * 10**digits) / 10**digits
+    return f"slo.{limit.metric}_{unit}.{name}", f"{shown:g}"
+
+
+def _chip_families(scenario: Scenario) -> Iterator[Iterator[Change]]:
+    for i, site in enumerate(scenario.sites):
+        for j, _ in enumerate(site.offers):
+            yield (_more_chips(scenario, i, j, factor) for factor in CHIP_FACTORS)
+
+
+def _more_chips(scenario: Scenario, i: int, j: int, factor: int) -> Change:
+    site = scenario.sites[i]
+    offer = site.offers[j]
+    most = math.ceil(offer.max_chips * factor / offer.buy_in) * offer.buy_in
+    offers = (*site.offers[:j], replace(offer, max_chips=most), *site.offers[j + 1 :])
+    sites: tuple[Site, ...] = (*scenario.sites[:i], replace(site, offers=offers), *scenario.sites[i + 1 :])
+    what = f"up to {most} {offer.chip.id} in {site.name} (now {offer.max_chips})"
+    return Change(what, (f"sites[{i}].chips[{j}].max={most}",), replace(scenario, sites=sites))
+
+
+def _line_families(scenario: Scenario) -> Iterator[Iterator[Change]]:
+    for i, link in enumerate(scenario.links):
+        yield (_faster_line(scenario, i, link, factor) for factor in LINE_FACTORS)
+        yield (_more_streams(scenario, i, link, factor) for factor in LINE_FACTORS[:3])
+
+
+def _faster_line(scenario: Scenario, i: int, link: Link, factor: int) -> Change:
+    """The largest tier at ``factor`` times its rate and price: what the next tier would be."""
+    k = max(range(len(link.tiers)), key=lambda t: link.tiers[t].gbit_per_s)
+    tier = link.tiers[k]
+    rate, price = tier.gbit_per_s * factor, round(tier.usd_per_hour * factor, 6)
+    tiers = (*link.tiers[:k], replace(tier, gbit_per_s=rate, usd_per_hour=price), *link.tiers[k + 1 :])
+    links = (*scenario.links[:i], replace(link, tiers=tiers), *scenario.links[i + 1 :])
+    what = f"a line of {rate:g} Gbit/s between {link.between[0]} and {link.between[1]} (now {tier.gbit_per_s:g})"
+    keys = (f"links[{i}].tiers[{k}].gbit_per_s={rate:g}", f"links[{i}].tiers[{k}].usd_per_hour={price}")
+    return Change(what, keys, replace(scenario, links=links))
+
+
+def _more_streams(scenario: Scenario, i: int, link: Link, factor: int) -> Change:
+    streams = link.streams * factor
+    links = (*scenario.links[:i], replace(link, streams=streams), *scenario.links[i + 1 :])
+    what = f"{streams} streams a transfer between {link.between[0]} and {link.between[1]} (now {link.streams})"
+    return Change(what, (f"links[{i}].streams={streams}",), replace(scenario, links=links))

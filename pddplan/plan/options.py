@@ -1,0 +1,241 @@
+"""What can be bought: pools per role and chip, lines per tier; dominated ones dropped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pddplan.economics.cost import cache_usd_per_chip_hour, energy_usd_per_chip_hour
+from pddplan.errors import Excuse
+from pddplan.perf.candidates import candidate_instances
+from pddplan.perf.measured import measured_decode, measured_prefill
+from pddplan.perf.service import (
+    AggregatedService,
+    DecodeService,
+    PrefillService,
+    aggregated_service,
+    decode_service,
+    prefill_service,
+)
+from pddplan.serve.context import Context
+from pddplan.serve.decode_stage import StepTable
+from pddplan.serve.deployment import LineChoice, Pool
+from pddplan.serve.main_decode import occupancy_tail
+from pddplan.spec.types import ChipOffer, Role, Scenario, Site
+
+Array = NDArray[np.float64]
+
+DOMINANCE_SLACK = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class PoolOption:
+    """One kind of instance that a role can run at a site; compared by identity."""
+
+    role: Role
+    site: Site
+    offer: ChipOffer
+    service: PrefillService | DecodeService | AggregatedService
+    max_instances: int
+    min_instances: int  # above 1 only where the user pins the count
+
+    @property
+    def chips(self) -> int:
+        return self.service.chips_per_instance
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Price of one instance: chips, energy, host cache; whole-node rounding comes on top [USD/h]."""
+        per_chip = self.offer.usd_per_hour + energy_usd_per_chip_hour(self.offer, self.site)
+        return self.chips * (per_chip + cache_usd_per_chip_hour(self.site))
+
+    def pool(self, instances: int) -> Pool:
+        return Pool(self.role, self.site, self.offer, self.service, instances)
+
+
+@dataclass(frozen=True)
+class Shop:
+    """Everything a scenario lets one buy, and why the rest can't run."""
+
+    pools: dict[Role, tuple[PoolOption, ...]]
+    lines: tuple[LineChoice, ...]
+    excuses: tuple[Excuse, ...]
+
+
+def build_shop(context: Context) -> Shop:
+    """Options of all sites and roles."""
+    pools: dict[Role, list[PoolOption]] = {"prefill": [], "relay_decode": [], "main_decode": [], "aggregated": []}
+    excuses: list[Excuse] = []
+    for site in context.scenario.sites:
+        for offer in site.offers:
+            for role in site.roles:
+                found, why = pool_options(context, site, offer, role)
+                pools[role] += found
+                if not found:
+                    excuses += why
+    return Shop({role: tuple(p) for role, p in pools.items()}, line_options(context.scenario), tuple(excuses))
+
+
+def pool_options(context: Context, site: Site, offer: ChipOffer, role: Role) -> tuple[list[PoolOption], list[Excuse]]:
+    """Options of one role on one offer: measured rates if given, else the roofline of each candidate."""
+    pinned = offer.instances.get(role)
+    services: list[PrefillService | DecodeService | AggregatedService] = []
+    excuses: list[Excuse] = []
+    if role in offer.measured:
+        measured = offer.measured[role]
+        made = measured_prefill(measured) if role == "prefill" else measured_decode(measured)
+        _keep(made, services, excuses)
+    else:
+        scenario = context.scenario
+        candidates, excuses = candidate_instances(
+            offer, context.model, scenario.engine, scenario.precision, role
+        )
+        for instance in candidates:
+            if role == "prefill":
+                _keep(prefill_service(instance), services, excuses)
+            elif role == "aggregated":
+                _keep(aggregated_service(instance), services, excuses)
+            else:
+                _keep(decode_service(instance), services, excuses)
+    options = []
+    spares = context.scenario.spares.get(role, 0)
+    for service in services:
+        most = offer.max_chips // service.chips_per_instance - spares
+        if pinned is not None:
+            most = min(most, pinned)
+        if most >= max(pinned or 1, 1):
+            options.append(PoolOption(role, site, offer, service, most, pinned or 1))
+        else:
+            need = (max(pinned or 1, 1) + spares) * service.chips_per_instance
+            excuses.append(Excuse("chips", need, offer.max_chips, "chips", f"{role} on {offer.chip.id}"))
+    return _undominated(context, options), excuses
+
+
+def _keep(
+    made: PrefillService | DecodeService | AggregatedService | Excuse,
+    services: list[PrefillService | DecodeService | AggregatedService],
+    excuses: list[Excuse],
+) -> None:
+    if isinstance(made, Excuse):
+        excuses.append(made)
+    else:
+        services.append(made)
+
+
+def _undominated(context: Context, options: list[PoolOption]) -> list[PoolOption]:
+    """Drop an option if another on the same offer is no larger and no worse in every figure.
+
+    Ties keep the first: fewest chips, then the order of ``candidate_instances``.
+    """
+    if len(options) <= 1 or options[0].role == "aggregated":
+        return options
+    figures = [_figures(context, o) for o in options]
+    kept: list[int] = []
+    for i in range(len(options)):
+        beaten = any(
+            j != i
+            and np.all(figures[j] <= figures[i] * (1 + DOMINANCE_SLACK))
+            and (j < i or not np.all(figures[i] <= figures[j] * (1 + DOMINANCE_SLACK)))
+            for j in range(len(options))
+        )
+        if not beaten:
+            kept.append(i)
+    return [options[i] for i in kept]
+
+
+def _figures(context: Context, option: PoolOption) -> Array:
+    """What counts against an option, each smaller is better, per chip where it scales with chips."""
+    if option.role == "prefill":
+        times = context.prefill_times(option.pool(1))
+        servers = option.pool(1).prefill.servers_per_instance
+        atoms = context.demand.atoms
+        cost = atoms.mean(times.shared) / servers * option.chips
+        heavy = float(np.max(times.alone))
+        nic = option.pool(1).prefill.parallelism.tp * option.pool(1).prefill.parallelism.pp
+        return np.array([option.chips, cost, atoms.mean(times.alone), heavy, 1.0 / nic])
+    pool = option.pool(1)
+    service, atoms = pool.decode, context.demand.atoms
+    held = atoms.mean(atoms.prompt) + atoms.mean(atoms.output) / 2
+    table = context.step_surface(pool).table(held)
+    kv = float(context.demand.kv_at(np.asarray(held)))
+    if not np.isfinite(table.seconds[0]):
+        return np.array([float(option.chips)])
+    most = min(service.max_batch, service.kv_pool_bytes / kv, table.largest_batch(context.tpot_limit_s()))
+    speed = most / float(table(np.asarray(max(most, 1e-6)))) if most >= 1 else 0.0
+    useful = max(
+        (k.streams * k.stream_bytes_per_s for k in context.scenario.links), default=math.inf
+    )  # a NIC faster than any flow of the line is as good as another, except to a relay
+    nic = option.offer.chip.scale_out_bytes_per_s * service.parallelism.tp * service.parallelism.pp
+    if option.role == "main_decode" and context.scenario.links:
+        nic = min(nic * context.nic_goodput, useful)
+    half = float(table(np.asarray(max(most / 2, 1e-6))))
+    figures = [option.chips, option.chips / max(speed, 1e-9), 1.0 / nic, float(table.seconds[0]), half]
+    if option.role == "main_decode":
+        figures.append(option.chips / max(service.kv_pool_bytes, 1.0))
+    return np.array(figures, dtype=float)
+
+
+def line_options(scenario: Scenario) -> tuple[LineChoice, ...]:
+    """Tier x number of lines of every link, in both directions where sites can prefill and decode; undominated."""
+    found: list[LineChoice] = []
+    roles = {s.name: set(s.roles) for s in scenario.sites}
+    for link in scenario.links:
+        for source, target in (link.between, link.between[::-1]):
+            if "prefill" not in roles[source] or "main_decode" not in roles[target]:
+                continue
+            choices = [
+                LineChoice(link, tier, lines, source, target)
+                for tier in range(len(link.tiers))
+                for lines in range(1, link.max_lines + 1)
+            ]
+            found += [c for c in choices if not any(_beats(o, c) for o in choices if o is not c)]
+    return tuple(found)
+
+
+def _beats(other: LineChoice, line: LineChoice) -> bool:
+    """``other`` is no slower, no dearer and no dearer per byte; ties go to fewer lines, then the earlier tier."""
+    a, b = other.link.tiers[other.tier], line.link.tiers[line.tier]
+    if a.burst_95 != b.burst_95 or (a.burst_95 is not None and other.lines != line.lines):
+        return False
+    bytes_a, bytes_b = a.usd_per_byte.get(other.from_site, 0.0), b.usd_per_byte.get(line.from_site, 0.0)
+    no_worse = other.gbit_per_s >= line.gbit_per_s and other.port_usd_per_hour <= line.port_usd_per_hour
+    if not (no_worse and bytes_a <= bytes_b):
+        return False
+    better = (
+        other.gbit_per_s > line.gbit_per_s or other.port_usd_per_hour < line.port_usd_per_hour or bytes_a < bytes_b
+    )
+    return better or (other.lines, other.tier) < (line.lines, line.tier)
+
+
+def admitted(table: StepTable, slots: float, counts: Array, pooled: bool, epsilon: float) -> Array:
+    """Largest mean number running on each count of instances with K slots each that the admission row lets in.
+
+    The row's law widens as steps lengthen with the batch (``dispersion``), so the mean is searched on a grid of
+    batches per instance, 0.5 % apart. Shape (counts,).
+    """
+    k = math.floor(slots)
+    if k < 1:
+        return np.zeros(counts.size)
+    batch = np.geomspace(max(k * 0.02, 1e-3), k, 800)
+    log_step = np.log(np.maximum(table(batch), 1e-12))
+    slope = np.clip(np.gradient(log_step, np.log(batch)), 0.0, 0.98)
+    width = 1.0 / (1.0 - slope)
+    if not pooled:
+        fits = occupancy_tail(batch, float(k), width) <= epsilon
+        per = float(batch[fits].max()) if fits.any() else 0.0
+        return np.asarray(per * counts, dtype=float)
+    tail = occupancy_tail(batch[None, :] * counts[:, None], np.floor(slots * counts)[:, None], width[None, :])
+    best = np.where(tail <= epsilon, batch[None, :], 0.0).max(axis=1)
+    return np.asarray(best * counts, dtype=float)
+
+
+def site_pairs(scenario: Scenario) -> Sequence[tuple[Site, Site]]:
+    """(prefill site, main-decode site) pairs, the same site first."""
+    pairs = [
+        (a, b) for a in scenario.sites for b in scenario.sites if "prefill" in a.roles and "main_decode" in b.roles
+    ]
+    return sorted(pairs, key=lambda p: p[0].name != p[1].name)

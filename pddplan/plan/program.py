@@ -1,0 +1,332 @@
+"""The integer program of one level tuple, solved by HiGHS: which decode instances, how many, who goes by the relay.
+
+Variables: z_M[k] and z_R[k] choose one (option, count) of main decode and at most one of relay decode (binary);
+x[c] in [0, 1] share of routing class c that is relayed; Y tokens/s that the relay makes, between the least and the most
+that the relayed classes' transfers allow; nodes of each offer (whole buy-ins). Rows: every TTFT quantile, relay slots by time and by tokens, main decode's
+tokens, idle memory that the tuple's hit rate needs, inventory, power, budget, and cuts from plans already refused.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pddplan.economics.cost import line_traffic_usd_per_hour, mean_load
+from pddplan.plan.options import PoolOption
+from pddplan.plan.relaxation import Bounds, DecodeChoice
+from pddplan.serve.context import Context
+from pddplan.serve.deployment import LineChoice
+from pddplan.spec.types import ChipOffer
+
+Array = NDArray[np.float64]
+
+LAG_MARGIN = 0.02  # share of the hits that may lag behind their transfer
+BIG_ROOM = 1e18  # bytes, stands for "memory doesn't bind" in the rows
+
+
+@dataclass(frozen=True)
+class Point:
+    """A whole plan: prefill count and chosen decode choices (index into the tuple's lists; relay None: no relay)."""
+
+    prefill: int
+    main: int
+    relay: int | None
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Plans the full model refused.
+
+    ``below``: no plan with the same options and no larger counts; ``any_relay``: nor one with more relay that is no
+    quicker per token (the relay was not what failed); ``exact``: itself.
+    """
+
+    below: tuple[Point, ...] = ()
+    any_relay: tuple[Point, ...] = ()
+    exact: tuple[Point, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tuple:
+    """What stands outside the program."""
+
+    prefill: PoolOption
+    instances: int
+    line: LineChoice | None
+    mains: tuple[DecodeChoice, ...]
+    relays: tuple[DecodeChoice, ...]
+    cuts: Cuts = field(default_factory=Cuts)
+
+
+@dataclass(frozen=True)
+class Relaxed:
+    """Solution of the program: the bound [USD/h] and the plan that reaches it."""
+
+    bound_usd_per_hour: float
+    point: Point
+
+
+class _Rows:
+    """Collects rows ``low <= a x <= high``, dense: a program has a few hundred variables and tens of rows."""
+
+    def __init__(self, variables: int) -> None:
+        self.variables = variables
+        self.matrix: list[Array] = []
+        self.low: list[float] = []
+        self.high: list[float] = []
+
+    def add(self, entries: list[tuple[int, float]] | tuple[Array, Array], low: float, high: float) -> None:
+        """One row, scaled to a largest entry of 1."""
+        row = np.zeros(self.variables)
+        if isinstance(entries, list):
+            for column, value in entries:
+                row[column] += value
+        else:
+            row[entries[0].astype(int)] += entries[1]
+        scale = float(np.abs(row).max()) or 1.0
+        self.matrix.append(row / scale)
+        self.low.append(low / scale)
+        self.high.append(high / scale)
+
+
+def solve_program(context: Context, level: Tuple, bounds: Bounds, limit_usd_per_hour: float = math.inf, q_high: float = 1.0) -> Relaxed | None:
+    """Cheapest plan of the tuple under the optimistic rows; None where there is none below the limit."""
+    from scipy.optimize import Bounds as Box
+    from scipy.optimize import LinearConstraint, milp
+
+    classes = bounds.classes
+    n_main, n_relay, n_class = len(level.mains), len(level.relays), classes.weight.size
+    offers = _offers(level)
+    y = n_main + n_relay + n_class
+    first_node = y + 1
+    total = first_node + len(offers)
+    rows = _Rows(total)
+    mains = np.arange(n_main)
+    relays = n_main + np.arange(n_relay)
+    x = n_main + n_relay + np.arange(n_class)
+    if not _physics(context, level, bounds, rows, (mains, relays, x, y)):
+        return None
+    costs = np.zeros(total)
+    costs[mains] = [c.instances * _running_usd(c.option) for c in level.mains]
+    costs[relays] = [c.instances * _running_usd(c.option) for c in level.relays]
+    constant = level.instances * _running_usd(level.prefill)
+    constant += _inventory(context, level, rows, offers, first_node, costs)
+    if level.line is not None:
+        constant += level.line.port_usd_per_hour
+        constant += line_traffic_usd_per_hour(level.line, bounds.bytes_per_s, mean_load(context.scenario))
+    if math.isfinite(limit_usd_per_hour):
+        used = np.flatnonzero(costs)
+        rows.add((used.astype(float), costs[used]), -math.inf, limit_usd_per_hour - constant)
+    _cut_rows(level, rows, relays)
+    upper = np.ones(total)
+    upper[y] = np.inf
+    upper[first_node:] = np.inf
+    upper[mains] = _possible(context, level, bounds, q_high)
+    integral = np.zeros(total)
+    integral[: n_main + n_relay] = 1
+    integral[first_node:] = 1
+    answer = milp(
+        costs,
+        integrality=integral,
+        bounds=Box(np.zeros(total), upper),
+        constraints=LinearConstraint(np.array(rows.matrix), rows.low, rows.high),
+        options={"mip_rel_gap": 1e-6, "presolve": True},
+    )
+    if answer.x is None:
+        return None
+    chosen = np.flatnonzero(answer.x[relays] > 0.5) if n_relay else np.empty(0, dtype=int)
+    point = Point(level.instances, int(np.argmax(answer.x[mains])), int(chosen[0]) if chosen.size else None)
+    return Relaxed(float(costs @ np.round(answer.x * integral, 0) + constant), point)
+
+
+def _main_rows(
+    level: Tuple, bounds: Bounds, rows: _Rows, columns: tuple[Array, Array, Array], handed: Array
+) -> None:
+    """Tokens of main decode, less what hand-overs take, per option; and its idle memory.
+
+    A hand-over of e tokens lengthens the instance's steps by at least e/v, so with u the share of an instance's time
+    it serves (1 - u) of its tokens: for the option chosen, sum cap z + Y >= tokens + (cap/I) sum (e/v) x.
+    """
+    mains, x, one_y = columns
+    join = np.concatenate
+    options = list(dict.fromkeys(c.option for c in level.mains))
+    for option in options:
+        mine = np.array([c.option is option for c in level.mains])
+        tokens = np.array([c.tokens_per_s if m else 0.0 for c, m in zip(level.mains, mine, strict=True)])
+        per = max(c.tokens_per_s / c.instances for c in level.mains if c.option is option)
+        speed = next(c.extend_tokens_per_s for c in level.mains if c.option is option)
+        drag = min(per / speed, 1.0) * handed if speed > 0 and math.isfinite(per) else np.zeros(x.size)
+        big = bounds.tokens_per_s + float(drag.sum())
+        # rows of the options that aren't chosen are switched off by their own binaries
+        rows.add(
+            (join([mains, x, one_y]), join([np.where(mine, np.minimum(tokens, big * 4), big), -drag, np.ones(1)])),
+            bounds.tokens_per_s * (1 - 1e-9),
+            math.inf,
+        )
+    # room - running(tokens) - under way >= idle needed, running by its tangent
+    room = np.array([min(c.room_bytes, BIG_ROOM) for c in level.mains])
+    base = np.array([c.resting[0] + c.resting[1] * bounds.tokens_per_s for c in level.mains])
+    slope = max((c.resting[1] for c in level.mains), default=0.0)
+    held = bounds.kv_running
+    rows.add(
+        (join([mains, one_y]), join([room - held * np.maximum(base, 0.0), np.array([held * slope])])),
+        min(bounds.idle_needed_bytes + bounds.under_way_bytes, BIG_ROOM) * (1 - 1e-9),
+        math.inf,
+    )
+
+
+def _possible(context: Context, level: Tuple, bounds: Bounds, q_high: float) -> Array:
+    """1 for the main-decode choices that can lie in the tuple's interval: one with so much memory that even full, with the
+    most under way, it holds more than q_high of the prefixes belongs to another interval."""
+    if context.scenario.workload.decode_prefix_hit_rate is not None or math.isinf(bounds.under_way_worst):
+        return np.ones(len(level.mains))
+    if not context.scenario.engine.decode_prefix_sharing:
+        return np.ones(len(level.mains))
+    spare = [c.room_bytes - c.running_bytes - bounds.under_way_worst for c in level.mains]
+    # hits of turns that end on the relay before their transfer may lag, which lowers q: allowed for by LAG_MARGIN
+    return np.array([float(context.share_for_idle(s) * (1 - LAG_MARGIN) <= q_high) for s in spare])
+
+
+def _running_usd(option: PoolOption) -> float:
+    """What an instance costs beside its chips' rent, which the node variables carry [USD/h]."""
+    return option.usd_per_hour - option.chips * option.offer.usd_per_hour
+
+
+def _offers(level: Tuple) -> list[ChipOffer]:
+    found: dict[str, ChipOffer] = {level.prefill.offer.key: level.prefill.offer}
+    for choice in (*level.mains, *level.relays):
+        found.setdefault(choice.option.offer.key, choice.option.offer)
+    return list(found.values())
+
+
+def _physics(
+    context: Context, level: Tuple, bounds: Bounds, rows: _Rows, columns: tuple[Array, Array, Array, int]
+) -> bool:
+    """SLO quantiles, relay, main decode and memory rows; False where no choice of main decode is left."""
+    mains, relays, x, y = columns
+    classes, rate = bounds.classes, context.rate
+    if len(level.mains) == 0:
+        return False
+    one = np.ones(mains.size)
+    rows.add((mains, one), 1, 1)
+    if relays.size:
+        rows.add((relays, np.ones(relays.size)), 0, 1)
+    for i, limit in enumerate(context.limits("ttft")):
+        # sum w (x relay_ok + (1 - x) direct_ok) >= q
+        gain = classes.weight * (classes.relay_ok[i] - classes.direct_ok[i])
+        rows.add((x, gain), limit.quantile - float(classes.weight @ classes.direct_ok[i]) - 1e-9, math.inf)
+    tau = min((c.tau_floor_s for c in level.relays), default=0.0)
+    share = rate * classes.weight
+    least = np.zeros(x.size)
+    most = classes.output
+    if tau > 0:
+        least = np.minimum(classes.output, np.ceil(classes.exposed_s / tau * (1 - 1e-12)))
+        long = np.where(np.isfinite(classes.longest_s), np.ceil(classes.longest_s / tau), np.inf)
+        most = np.maximum(np.minimum(classes.output, long), least)
+    join = np.concatenate
+    one_y = np.array([float(y)])
+    rows.add((join([x, one_y]), join([share * least, -np.ones(1)])), -math.inf, 0)
+    rows.add((join([x, one_y]), join([share * most, -np.ones(1)])), 0, math.inf)
+    slots = np.array([c.slots for c in level.relays])
+    hold = np.minimum(classes.output * tau, classes.exposed_s)
+    rows.add((join([x, relays]), join([share * hold, -slots])), -math.inf, 0)
+    rows.add((join([one_y, relays]), join([np.array([tau]), -slots])), -math.inf, 0)
+    _main_rows(level, bounds, rows, (mains, x, one_y), share * least)
+    return True
+
+
+def _inventory(
+    context: Context, level: Tuple, rows: _Rows, offers: list[ChipOffer], first_node: int, costs: Array
+) -> float:
+    """Chips, whole nodes, power; sets the node costs and returns the constant part of the bill [USD/h]."""
+    spares = context.scenario.spares
+    constant = 0.0
+    watts: dict[str, list[tuple[int, float]]] = {}
+    watts_fixed: dict[str, float] = {}
+    n_main = len(level.mains)
+    for o, offer in enumerate(offers):
+        fixed = 0
+        if level.prefill.offer.key == offer.key:
+            fixed = (level.instances + spares.get("prefill", 0)) * level.prefill.chips
+        entries = []
+        for k, choice in enumerate((*level.mains, *level.relays)):
+            if choice.option.offer.key == offer.key:
+                count = choice.instances + spares.get(choice.option.role, 0)
+                entries.append((k, float(count * choice.option.chips)))
+                if spares.get(choice.option.role, 0):
+                    extra = spares[choice.option.role] * choice.option.chips
+                    costs[k] += extra * _running_usd(choice.option) / choice.option.chips
+        rows.add([*entries, (first_node + o, 0.0)], -math.inf, offer.max_chips - fixed)
+        node = first_node + o
+        rows.add([*entries, (node, -float(offer.buy_in))], -math.inf, offer.owned_chips - fixed)
+        costs[node] = offer.buy_in * offer.usd_per_hour
+        site = next(s for s in context.scenario.sites if any(c.key == offer.key for c in s.offers))
+        if site.power is not None and site.power.max_watts is not None and offer.chip.all_in_watts is not None:
+            per_chip = offer.chip.all_in_watts * site.power.pue
+            watts.setdefault(site.name, []).extend((k, v * per_chip) for k, v in entries)
+            watts_fixed[site.name] = watts_fixed.get(site.name, 0.0) + fixed * per_chip
+    for site in context.scenario.sites:
+        if site.name in watts and site.power is not None and site.power.max_watts is not None:
+            rows.add(watts[site.name], -math.inf, site.power.max_watts - watts_fixed[site.name])
+    constant += fixed_usd_per_hour(context, level.prefill)
+    return constant
+
+
+def fixed_usd_per_hour(context: Context, prefill: PoolOption) -> float:
+    """Bill that no choice changes: owned chips, remote caches, running cost of prefill's spares [USD/h]."""
+    from pddplan.economics.cost import remote_cache_usd_per_hour
+
+    total = sum(remote_cache_usd_per_hour(s) for s in context.scenario.sites)
+    total += sum(o.owned_chips * o.usd_per_hour for s in context.scenario.sites for o in s.offers)
+    return total + context.scenario.spares.get("prefill", 0) * _running_usd(prefill)
+
+
+def _cut_rows(level: Tuple, rows: _Rows, relays: Array) -> None:
+    """Refused plans: with the same options at least one count must be larger (below), or the plan differ (exact)."""
+    for point in (*level.cuts.below, *level.cuts.any_relay):
+        if level.instances > point.prefill:
+            continue
+        main = level.mains[point.main]
+        entries = [
+            (k, 1.0)
+            for k, c in enumerate(level.mains)
+            if c.option is not main.option or c.instances > main.instances
+        ]
+        entries += _relay_escape(level, point, relays, any_count=point in level.cuts.any_relay)
+        rows.add([*entries, (0, 0.0)], 1, math.inf)
+    for point in level.cuts.exact:
+        if level.instances != point.prefill:
+            continue
+        entries = [(point.main, 1.0)]
+        if point.relay is not None:
+            rows.add([*entries, (int(relays[point.relay]), 1.0)], -math.inf, 1)
+        else:
+            entries += [(int(r), -1.0) for r in relays]
+            rows.add(entries, -math.inf, 0)
+
+
+def _relay_escape(level: Tuple, point: Point, relays: Array, *, any_count: bool) -> list[tuple[int, float]]:
+    """Relay choices that the cut leaves open."""
+    if point.relay is None:
+        return [(int(r), 1.0) for r in relays]
+    relay = level.relays[point.relay]
+    if any_count:
+        return [
+            (int(relays[k]), 1.0)
+            for k, c in enumerate(level.relays)
+            if c.tau_floor_s < relay.tau_floor_s * (1 - 1e-9) or _ranks(c) > _ranks(relay)
+        ]
+    return [
+        (int(relays[k]), 1.0)
+        for k, c in enumerate(level.relays)
+        if c.option is not relay.option or c.instances > relay.instances
+    ]
+
+
+def _ranks(choice: DecodeChoice) -> float:
+    """Network rate of a request's chips, up to the common goodput."""
+    parallelism = choice.option.pool(1).decode.parallelism
+    return parallelism.tp * parallelism.pp * choice.option.offer.chip.scale_out_bytes_per_s

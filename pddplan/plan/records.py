@@ -1,0 +1,130 @@
+"""The answer of ``solve`` as typed records; report renders them, nothing else reads them as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pddplan.errors import Excuse
+from pddplan.serve.records import Evaluation, Utilization
+from pddplan.spec.types import Assumption, Role
+
+Architecture = Literal["pdd", "pdd_filter", "pd_cross_site", "pd_cross_site_drc", "pd_one_site", "aggregated"]
+Status = Literal["feasible", "infeasible", "unknown"]
+
+
+@dataclass(frozen=True)
+class RolePlan:
+    role: Role
+    site: str
+    chip: str
+    instances: int
+    chips_per_instance: int
+    tp: int
+    pp: int
+    dp: int
+    ep: int
+    batch: int
+    usd_per_hour: float
+    utilization: Utilization
+
+    @property
+    def chips(self) -> int:
+        return self.instances * self.chips_per_instance
+
+
+@dataclass(frozen=True)
+class LinkPlan:
+    from_site: str
+    to_site: str
+    lines: int
+    gbit_per_s: float  # bought, all lines
+    needed_gbit_per_s: float
+    utilization: float
+    usd_per_hour: float  # ports + traffic
+    usd_per_hour_traffic: float
+
+
+@dataclass(frozen=True)
+class CostSplit:
+    """USD per hour by what it pays for, exactly additive, and per million tokens."""
+
+    usd_per_hour: float
+    roles_usd_per_hour: float
+    links_usd_per_hour: float
+    other_usd_per_hour: float  # power, cache, spares, whole-node rounding, owned idle chips
+    link_share: float
+    input_usd_per_mtok: float
+    cached_input_usd_per_mtok: float
+    output_usd_per_mtok: float
+    blended_usd_per_mtok: float
+    tokens_per_hour: Mapping[str, float]  # input, cached_input, output
+    other_items: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Revenue:
+    usd_per_hour: float
+    input_usd_per_hour: float
+    cached_input_usd_per_hour: float
+    output_usd_per_hour: float
+    margin_usd_per_hour: float
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A constraint that holds the optimum, its relative slack, and what would relax it."""
+
+    constraint: str
+    slack: float
+    fix: str
+
+
+@dataclass(frozen=True)
+class Alternative:
+    usd_per_hour: float
+    architecture: Architecture
+    differs: str
+
+
+@dataclass(frozen=True)
+class Fix:
+    """The nearest single change that makes an infeasible scenario feasible; ``overrides`` apply it."""
+
+    what: str
+    overrides: tuple[str, ...]  # as --set takes them
+    usd_per_hour: float | None
+
+
+@dataclass(frozen=True)
+class PlanResult:
+    status: Status
+    architecture: Architecture | None
+    objective: str  # cost | goodput | profit
+    value: float | None
+    unit: str
+    bound: float | None
+    gap: float | None
+    roles: tuple[RolePlan, ...]
+    links: tuple[LinkPlan, ...]
+    evaluation: Evaluation | None
+    goodput_rps: float | None
+    within_slo_rps: float | None
+    headroom_rps: float | None
+    cost: CostSplit | None
+    revenue: Revenue | None
+    binding: tuple[Binding, ...]
+    alternatives: tuple[Alternative, ...]
+    assumptions: tuple[Assumption, ...]
+    recommendation: str  # one sentence in plain words
+    excuses: tuple[Excuse, ...] = ()  # infeasible: what had to give and by how much
+    fixes: tuple[Fix, ...] = ()
+    warnings: tuple[str, ...] = ()
+    timing_s: Mapping[str, float] = field(default_factory=dict)  # load, solve, evaluate
+    seed: int = 0
+    scenario_name: str = ""
+    scenario_sha256: str = ""
+    catalogue_date: str = ""
+    bcr: float | None = None  # goodput per USD/h
+    cny_per_usd: float | None = None

@@ -1,0 +1,130 @@
+"""From a found deployment to the typed answer: roles, links, cost, revenue, quantiles, headroom."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from pddplan.economics.cost import Bill, bill
+from pddplan.economics.revenue import revenue_usd_per_hour
+from pddplan.economics.split import Split, split_cost
+from pddplan.perf.utilization import Utilization
+from pddplan.plan.records import Architecture, CostSplit, LinkPlan, Revenue, RolePlan
+from pddplan.serve.context import Context
+from pddplan.serve.deployment import Deployment
+from pddplan.serve.evaluate import evaluate
+from pddplan.serve.records import Evaluation
+from pddplan.units import GBIT_PER_S_IN_BYTES_PER_S
+
+UNKNOWN = Utilization(math.nan, math.nan, math.nan, math.nan)
+HEADROOM_STEPS = 9  # bisection of the rate to 0.2 %
+MOST_HEADROOM = 16.0  # times the planned rate
+
+
+def architecture_of(deployment: Deployment, evaluation: Evaluation) -> Architecture:
+    """Name of what stands there."""
+    if deployment.aggregated is not None:
+        return "aggregated"
+    if deployment.line is None:
+        return "pd_one_site"
+    if deployment.relay is not None:
+        return "pdd_filter" if evaluation.routing.filtered_share > 0 else "pdd"
+    return "pd_cross_site_drc" if deployment.decode_cache else "pd_cross_site"
+
+
+def role_plans(deployment: Deployment, evaluation: Evaluation, costs: Bill) -> tuple[RolePlan, ...]:
+    """One entry per pool."""
+    found = []
+    for pool in deployment.pools:
+        load = evaluation.pools.get(pool.role)
+        parallelism = pool.service.parallelism
+        batch = load.mean_batch if load is not None else math.nan
+        found.append(
+            RolePlan(
+                role=pool.role,
+                site=pool.site.name,
+                chip=pool.offer.chip.id,
+                instances=pool.instances,
+                chips_per_instance=pool.service.chips_per_instance,
+                tp=parallelism.tp,
+                pp=parallelism.pp,
+                dp=parallelism.dp,
+                ep=parallelism.ep,
+                batch=max(round(batch), 1) if math.isfinite(batch) else 0,
+                usd_per_hour=costs.roles[pool.role],
+                utilization=(load.utilization if load is not None else None) or UNKNOWN,
+            )
+        )
+    return tuple(found)
+
+
+def link_plans(deployment: Deployment, evaluation: Evaluation, costs: Bill) -> tuple[LinkPlan, ...]:
+    """The line that is bought, if any."""
+    line, load = deployment.line, evaluation.line
+    if line is None:
+        return ()
+    needed = load.needed_bytes_per_s if load is not None else math.nan
+    return (
+        LinkPlan(
+            from_site=line.from_site,
+            to_site=line.to_site,
+            lines=line.lines,
+            gbit_per_s=line.gbit_per_s,
+            needed_gbit_per_s=needed / GBIT_PER_S_IN_BYTES_PER_S,
+            utilization=load.utilization if load is not None else math.nan,
+            usd_per_hour=costs.line_ports + costs.line_traffic,
+            usd_per_hour_traffic=costs.line_traffic,
+        ),
+    )
+
+
+def cost_of(context: Context, deployment: Deployment, evaluation: Evaluation) -> tuple[Bill, CostSplit, Split]:
+    """Bill and split of a plan."""
+    mean = evaluation.line.needed_bytes_per_s if evaluation.line is not None else 0.0
+    costs = bill(context.scenario, deployment, mean)
+    split = split_cost(context, deployment, evaluation, costs)
+    links = costs.line_ports + costs.line_traffic
+    total = costs.usd_per_hour
+    tokens = sum(split.tokens_per_hour.values())
+    return (
+        costs,
+        CostSplit(
+            usd_per_hour=total,
+            roles_usd_per_hour=sum(costs.roles.values()),
+            links_usd_per_hour=links,
+            other_usd_per_hour=sum(costs.other.values()),
+            link_share=links / total if total > 0 else 0.0,
+            input_usd_per_mtok=split.usd_per_mtok("input"),
+            cached_input_usd_per_mtok=split.usd_per_mtok("cached_input"),
+            output_usd_per_mtok=split.usd_per_mtok("output"),
+            blended_usd_per_mtok=total / tokens * 1e6 if tokens > 0 else 0.0,
+            tokens_per_hour=split.tokens_per_hour,
+            other_items={name: value for name, value in costs.other.items() if value > 0},
+        ),
+        split,
+    )
+
+
+def revenue_of(context: Context, tokens_per_hour: Mapping[str, float], usd_per_hour: float) -> Revenue | None:
+    """Revenue at the scenario's prices, None without them."""
+    prices = context.scenario.prices
+    if prices is None:
+        return None
+    earned = revenue_usd_per_hour(prices, tokens_per_hour)
+    total = sum(earned.values())
+    return Revenue(total, earned["input"], earned["cached_input"], earned["output"], total - usd_per_hour)
+
+
+def headroom_rps(context: Context, deployment: Deployment) -> float:
+    """Rate at which this very plan breaks one of its rows, by bisection; at most 16 times the planned one [1/s]."""
+    low, high = context.rate, context.rate * 1.25
+    while evaluate(context, deployment, high, detail=False).feasible:
+        low, high = high, high * 1.5
+        if high > context.rate * MOST_HEADROOM:
+            return low
+    for _ in range(HEADROOM_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if evaluate(context, deployment, middle, detail=False).feasible else (low, middle)
+        if high - low < 0.002 * low:
+            break
+    return low

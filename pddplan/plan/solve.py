@@ -1,0 +1,122 @@
+"""``solve``: the cheapest plan that holds every row, proven, or what stands in its way."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from pddplan.llm.catalogue import load_model
+from pddplan.plan.aggregated import search_aggregated
+from pddplan.plan.explain import alternatives, assumptions, bindings, recommendation
+from pddplan.plan.goodput import solve_goodput
+from pddplan.plan.infeasible import explain_infeasible
+from pddplan.plan.options import build_shop
+from pddplan.plan.records import PlanResult, Status
+from pddplan.plan.result import (
+    architecture_of,
+    cost_of,
+    headroom_rps,
+    link_plans,
+    revenue_of,
+    role_plans,
+)
+from pddplan.plan.search import GAP, Found, Search, run
+from pddplan.serve.context import Context, build_context
+from pddplan.serve.evaluate import evaluate
+from pddplan.spec.catalogue import catalogue_date, link_defaults
+from pddplan.spec.types import Scenario
+
+Progress = Callable[[str], None]
+
+
+def prepare(scenario: Scenario) -> Context:
+    """Context of a scenario: model and catalogue defaults looked up."""
+    model = load_model(scenario.model, scenario.base_dir)
+    return build_context(scenario, model, link_defaults().nic_goodput)
+
+
+def solve(
+    scenario: Scenario, *, seed: int = 0, time_limit_s: float | None = None, progress: Progress | None = None
+) -> PlanResult:
+    """Cheapest plan (objective ``cost``) or largest rate (``goodput``) of a scenario.
+
+    ``status`` is feasible with gap <= 0.1 % when proven; unknown when the time limit hit first (then with the best
+    plan so far and the bound); infeasible with what binds and the nearest fix. Deterministic for equal input.
+    """
+    start = time.perf_counter()
+    deadline = math.inf if time_limit_s is None else time.monotonic() + time_limit_s
+    if scenario.objective.name == "goodput":
+        return replace(solve_goodput(scenario, deadline, progress, solve_cost), seed=seed)
+    context = prepare(scenario)
+    search = cheapest(context, deadline=deadline, progress=progress)
+    solved = time.perf_counter()
+    result = (
+        feasible_result(context, search, search.best)
+        if search.best is not None
+        else explain_infeasible(context, search, cheapest, deadline)
+    )
+    timing = {"load": 0.0, "solve": solved - start, "evaluate": time.perf_counter() - solved}
+    return replace(result, timing_s=timing, seed=seed)
+
+
+def solve_cost(
+    scenario: Scenario, budget_usd_per_hour: float, deadline: float, progress: Progress | None
+) -> tuple[Context, Search]:
+    """Cheapest plan of a scenario under a budget, for the goodput objective."""
+    context = prepare(scenario)
+    return context, cheapest(context, budget_usd_per_hour, deadline, progress)
+
+
+def cheapest(
+    context: Context,
+    budget_usd_per_hour: float = math.inf,
+    deadline: float = math.inf,
+    progress: Progress | None = None,
+) -> Search:
+    """Search of one scenario over all architectures that roles, chips and lines permit."""
+    search = Search(context, build_shop(context), budget_usd_per_hour, deadline, progress)
+    search_aggregated(search)
+    run(search)
+    return search
+
+
+def feasible_result(context: Context, search: Search, best: Found) -> PlanResult:
+    """The answer for a found plan."""
+    evaluation = evaluate(context, best.deployment, detail=True)
+    costs, cost, split = cost_of(context, best.deployment, evaluation)
+    gap = max(cost.usd_per_hour - search.bound, 0.0) / cost.usd_per_hour if cost.usd_per_hour > 0 else 0.0
+    status: Status = "feasible" if search.complete or gap <= GAP else "unknown"
+    roles = role_plans(best.deployment, evaluation, costs)
+    links = link_plans(best.deployment, evaluation, costs)
+    rate = context.rate
+    architecture = architecture_of(best.deployment, evaluation)
+    scenario = context.scenario
+    return PlanResult(
+        status=status,
+        architecture=architecture,
+        objective="cost",
+        value=cost.usd_per_hour,
+        unit="USD/h",
+        bound=min(search.bound, cost.usd_per_hour),
+        gap=gap,
+        roles=roles,
+        links=links,
+        evaluation=evaluation,
+        goodput_rps=rate,
+        within_slo_rps=rate * evaluation.within_slo_share,
+        headroom_rps=headroom_rps(context, best.deployment),
+        cost=cost,
+        revenue=revenue_of(context, split.tokens_per_hour, cost.usd_per_hour),
+        binding=bindings(context, best.deployment, evaluation),
+        alternatives=alternatives(search, best),
+        assumptions=assumptions(context, best.deployment),
+        recommendation=recommendation(context, best.deployment, evaluation, cost, architecture),
+        warnings=scenario.warnings,
+        scenario_name=scenario.name,
+        scenario_sha256=scenario.sha256,
+        catalogue_date=catalogue_date(),
+        bcr=rate / cost.usd_per_hour if cost.usd_per_hour > 0 else None,
+        cny_per_usd=scenario.cny_per_usd,
+    )

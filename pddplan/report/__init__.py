@@ -1,0 +1,1 @@
+"""Draws results: terminal tables, JSON contract, JUnit. Computes nothing."""

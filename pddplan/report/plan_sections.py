@@ -1,0 +1,241 @@
+"""The parts of a plan's text, one function each: lines, empty where there is nothing to say."""
+
+from __future__ import annotations
+
+import math
+import shlex
+
+from pddplan.plan.records import CostSplit, RolePlan
+from pddplan.report.figures import (
+    UNKNOWN,
+    constraint_name,
+    exact,
+    figure,
+    limit_seconds,
+    money,
+    percent,
+    quantile_name,
+    seconds,
+    signed_percent,
+)
+from pddplan.report.layout import item, paragraph, table
+from pddplan.report.marks import is_weak, mark, offer_key
+from pddplan.report.plan_view import View
+from pddplan.serve.records import SloValue
+
+STAGE_NAMES = {"rdma": "KV to the relay", "hand_over": "hand-over"}
+
+
+def role_lines(view: View) -> list[str]:
+    header = ["role", "site", "chip", "inst × chips", "parallel", "batch", "busy", "USD/h"]
+    rows = [_role_row(view, role, role.chip) for role in view.result.roles]
+    if not rows:
+        return []
+    if _too_wide([header, *rows], view.width):
+        rows = [_role_row(view, role, view.names.get(role.chip, role.chip)) for role in view.result.roles]
+    return table(header, rows, view.width, right=(3, 5, 6, 7), flexible=(4, 2, 1, 0, 3))
+
+
+def _too_wide(rows: list[list[str]], width: int) -> bool:
+    return 2 + sum(max(len(row[i]) for row in rows) + 2 for i in range(len(rows[0]))) - 2 > width
+
+
+def _role_row(view: View, role: RolePlan, chip: str) -> list[str]:
+    evaluation = view.result.evaluation
+    load = evaluation.pools.get(role.role) if evaluation else None
+    key = offer_key(view.scenario, role.site, role.chip)
+    return [
+        role.role.replace("_", " "),
+        role.site,
+        chip,
+        f"{role.instances:,} × {role.chips_per_instance} = {role.chips:,}",
+        parallelism(role),
+        f"{role.batch:,}",
+        mark(percent(load.busy_share), view.weak_times) if load else UNKNOWN,
+        mark(money(role.usd_per_hour), is_weak(view.weak, f"{key}.usd_per_hour")),
+    ]
+
+
+def parallelism(role: RolePlan) -> str:
+    """``tp8 ep16``: what is split; ``tp1`` where nothing is."""
+    split = {"tp": role.tp, "pp": role.pp, "dp": role.dp, "ep": role.ep}
+    return " ".join(f"{name}{ways}" for name, ways in split.items() if ways > 1) or "tp1"
+
+
+def link_lines(view: View) -> list[str]:
+    lines: list[str] = []
+    keys = {link.between: link.key for link in view.scenario.links}
+    for link in view.result.links:
+        ends = (link.from_site, link.to_site)
+        key = keys.get(ends) or keys.get((ends[1], ends[0]), "")
+        weak = is_weak(view.weak, f"{key}.goodput", f"{key}.streams", f"{key}.stream_gbit_per_s")
+        traffic = f", of it ${money(link.usd_per_hour_traffic)}/h traffic" if link.usd_per_hour_traffic else ""
+        text = (
+            f"{link.from_site} to {link.to_site}: "
+            f"{link.lines} × {figure(link.gbit_per_s / max(link.lines, 1))} Gbit/s, "
+            f"{mark(figure(link.needed_gbit_per_s), weak)} Gbit/s needed on average "
+            f"({mark(percent(link.utilization), weak)} busy), ${money(link.usd_per_hour)}/h{traffic}"
+        )
+        lines += paragraph(text, view.width, indent=2, hanging=4)
+    return lines
+
+
+def routing_lines(view: View) -> list[str]:
+    evaluation = view.result.evaluation
+    if evaluation is None or not view.result.roles:
+        return []
+    routing = evaluation.routing
+    text = (
+        f"{percent(routing.direct_share)} direct, {percent(routing.relay_share)} by the relay"
+        f" (which makes {percent(routing.relay_token_share)} of the output tokens)"
+    )
+    if routing.filtered_share:
+        text += f", {percent(routing.filtered_share)} finish on the relay"
+    weak = is_weak(view.weak, "workload.sessions", "workload.prefix_cache")
+    hits = (
+        f"Prefix hits: {percent(evaluation.prefill_hit_rate)} at prefill, "
+        f"{mark(percent(evaluation.decode_hit_rate), weak)} at main decode; loop gain {figure(evaluation.loop_gain)}."
+    )
+    if evaluation.hand_over_limit_tokens is not None:
+        text += f"; the hand-over contracts to {figure(evaluation.hand_over_limit_tokens)} tokens"
+    relays = routing.relay_share > 0 or any(role.role == "relay_decode" for role in view.result.roles)
+    told = [*([f"{text}."] if relays else []), hits, *evaluation.notes]
+    return [line for sentence in told for line in paragraph(sentence, view.width, indent=2, hanging=4)]
+
+
+def slo_lines(view: View) -> list[str]:
+    evaluation = view.result.evaluation
+    if evaluation is None or not evaluation.slo:
+        return []
+    rows = [_slo_row(view, value) for value in evaluation.slo]
+    return table(["level", "value", "limit", "margin", "stage"], rows, view.width, right=(1, 2, 3))
+
+
+def _slo_row(view: View, value: SloValue) -> list[str]:
+    limit = value.limit_s
+    missed = "" if value.met else "  over the limit"
+    margin = UNKNOWN if limit is None or not math.isfinite(value.value_s) else percent(1 - value.value_s / limit)
+    return [
+        f"{value.metric.upper() if value.metric != 'pause' else 'pause'} {quantile_name(value.quantile)}",
+        mark(seconds(value.value_s, limit), view.weak_times),
+        limit_seconds(limit),
+        margin,
+        STAGE_NAMES.get(value.stage, value.stage.replace("_", " ")) + missed,
+    ]
+
+
+def cost_lines(view: View) -> list[str]:
+    cost = view.result.cost
+    if cost is None:
+        return []
+    rate = view.result.cny_per_usd
+    parts = [
+        ("chips", cost.roles_usd_per_hour),
+        ("line", cost.links_usd_per_hour),
+        ("other", cost.other_usd_per_hour),
+        ("total", cost.usd_per_hour),
+    ]
+    header = ["per hour", "USD", *(["CNY"] if rate else []), "share"]
+    rows = [
+        [name, money(usd), *([money(usd * rate)] if rate else []), _share(usd, cost.usd_per_hour)]
+        for name, usd in parts
+    ]
+    lines = table(header, rows, view.width, right=(1, 2, 3) if rate else (1, 2))
+    if cost.other_items:
+        named = ", ".join(f"{name.replace('_', ' ')} ${money(usd)}/h" for name, usd in cost.other_items.items() if usd)
+        lines += paragraph(f"other: {named}", view.width, indent=2, hanging=4) if named else []
+    lines += ["", *_per_token_lines(cost, rate, view.width)]
+    revenue = view.result.revenue
+    if revenue is not None:
+        text = f"Revenue ${money(revenue.usd_per_hour)}/h, margin ${money(revenue.margin_usd_per_hour)}/h"
+        text += (
+            f" (¥{money(revenue.usd_per_hour * rate)}/h, ¥{money(revenue.margin_usd_per_hour * rate)}/h)"
+            if rate
+            else ""
+        )
+        lines += ["", *paragraph(f"{text}.", view.width, indent=2)]
+    return lines
+
+
+def _share(part: float, whole: float) -> str:
+    return percent(part / whole) if whole else UNKNOWN
+
+
+def _per_token_lines(cost: CostSplit, rate: float | None, width: int) -> list[str]:
+    prices = [
+        ("input", cost.input_usd_per_mtok),
+        ("cached input", cost.cached_input_usd_per_mtok),
+        ("output", cost.output_usd_per_mtok),
+        ("blended", cost.blended_usd_per_mtok),
+    ]
+    header = ["per M tokens", *(name for name, _ in prices)]
+    rows = [["USD", *(figure(usd) for _, usd in prices)]]
+    if rate:
+        rows.append(["CNY", *(figure(usd * rate) for _, usd in prices)])
+    return table(header, rows, width, right=(1, 2, 3, 4))
+
+
+def binding_lines(view: View) -> list[str]:
+    lines: list[str] = []
+    for bound in view.result.binding:
+        fix = f" {bound.fix}" if bound.fix else ""
+        lines += item(f"{constraint_name(bound.constraint)} (slack {percent(bound.slack)}).{fix}", view.width)
+    return lines
+
+
+def headroom_lines(view: View) -> list[str]:
+    result = view.result
+    if result.headroom_rps is None:
+        return []
+    planned = view.scenario.workload.request_rate_per_s
+    text = f"This plan breaks its SLO at {mark(figure(result.headroom_rps), view.weak_times)} requests/s"
+    if planned > 0 and result.objective == "cost":
+        text += f" ({signed_percent(result.headroom_rps / planned - 1)} on {exact(planned)})"
+    if result.within_slo_rps is not None:
+        within = mark(figure(result.within_slo_rps), view.weak_times)
+        text += f"; {within} requests/s are within both TTFT and TPOT limits"
+    return paragraph(f"{text}.", view.width, indent=2, hanging=4)
+
+
+def alternative_lines(view: View) -> list[str]:
+    cost = view.result.cost
+    rows = [
+        [
+            a.architecture,
+            money(a.usd_per_hour),
+            signed_percent(a.usd_per_hour / cost.usd_per_hour - 1) if cost and cost.usd_per_hour else UNKNOWN,
+            a.differs,
+        ]
+        for a in view.result.alternatives
+    ]
+    return table(["architecture", "USD/h", "cost", "differs"], rows, view.width, right=(1, 2)) if rows else []
+
+
+def excuse_lines(view: View) -> list[str]:
+    rows = []
+    for excuse in view.result.excuses:
+        unit = f" {excuse.unit}" if excuse.unit else ""
+        over = abs(excuse.value - excuse.limit) / abs(excuse.limit) if excuse.limit else None
+        rows.append(
+            [
+                constraint_name(excuse.constraint),
+                f"{figure(excuse.value)}{unit}",
+                f"{figure(excuse.limit)}{unit}",
+                percent(over),
+                excuse.subject,
+            ]
+        )
+    header = ["constraint", "best found", "limit", "off by", "where"]
+    return table(header, rows, view.width, right=(1, 2, 3)) if rows else []
+
+
+def fix_lines(view: View) -> list[str]:
+    """Each fix with the command line that applies it."""
+    lines: list[str] = []
+    for fix in view.result.fixes:
+        price = f", then ${money(fix.usd_per_hour)}/h" if fix.usd_per_hour is not None else ""
+        lines += item(f"{fix.what.rstrip('.')}{price}.", view.width)
+        flags = " ".join(f"--set {shlex.quote(override)}" for override in fix.overrides)
+        # Not wrapped inside a flag: it is there to be copied.
+        lines += [f"    {flags}"] if flags else []
+    return lines

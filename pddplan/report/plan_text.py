@@ -1,0 +1,124 @@
+"""A plan for people: the answer first, then the plan, the SLO, the cost and why; 80 to 100 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date
+
+import pddplan
+from pddplan.errors import Excuse
+from pddplan.plan.records import PlanResult
+from pddplan.report import plan_sections as sections
+from pddplan.report.figures import constraint_name, figure, money, percent
+from pddplan.report.layout import item, joined, paragraph
+from pddplan.report.marks import LEGEND, explain_lines, summary_lines, times_are_weak, weak_names
+from pddplan.report.plan_view import View, short_names
+from pddplan.report.prices import price_notes
+from pddplan.spec.types import Scenario
+
+
+def render_plan(
+    result: PlanResult, scenario: Scenario, *, width: int, explain: bool = False, today: date | None = None
+) -> str:
+    """The whole answer; first line the answer itself, last line version, catalogue date and scenario hash."""
+    assumed = result.assumptions
+    view = View(result, scenario, width, short_names(scenario), weak_names(assumed), times_are_weak(assumed))
+    lines = headline(view)
+    if result.recommendation:
+        lines += paragraph(result.recommendation, width)
+    if result.status != "feasible":
+        lines += _block("What had to give", sections.excuse_lines(view))
+        lines += _block("Nearest fix", sections.fix_lines(view))
+    drawn: list[tuple[str, Callable[[View], list[str]]]] = [
+        ("Plan", sections.role_lines),
+        ("Line", sections.link_lines),
+        ("Requests", sections.routing_lines),
+        ("SLO", sections.slo_lines),
+        ("Cost", sections.cost_lines),
+        ("What binds", sections.binding_lines),
+        ("Headroom", sections.headroom_lines),
+        ("Other plans", sections.alternative_lines),
+    ]
+    for title, draw in drawn:
+        if title != "What binds" or result.status == "feasible":
+            lines += _block(title, draw(view))
+    lines += _notes(view, explain=explain, today=today)
+    lines += ["", *footer(result, width)]
+    return "\n".join(lines)
+
+
+def _block(title: str, body: list[str]) -> list[str]:
+    return ["", title, *body] if body else []
+
+
+def _notes(view: View, *, explain: bool, today: date | None) -> list[str]:
+    """Assumptions, the legend of the mark, ages of prices."""
+    result, width = view.result, view.width
+    lines: list[str] = []
+    if explain:
+        lines += _block("Assumptions", explain_lines(result.assumptions, width))
+    elif view.weak:
+        lines += _block("Assumed", [*summary_lines(result.assumptions, width), *paragraph(LEGEND, width, indent=2)])
+    ages = [line for text in price_notes(view.scenario, today) for line in item(text, width)]
+    return lines + _block("Prices", ages)
+
+
+def headline(view: View) -> list[str]:
+    """``FEASIBLE  pdd  $163.8/h  $0.068 per M tokens  32 h800 + 64 h20  100 Gbit/s``."""
+    result = view.result
+    if result.status == "infeasible":
+        first = result.excuses[0] if result.excuses else None
+        why = f"no plan holds: {excuse_text(first)}" if first else "no plan holds"
+        return joined(["INFEASIBLE", why], view.width, hanging=2)
+    parts = [result.status.upper(), result.architecture or ""]
+    if result.status == "unknown" and result.cost is None:
+        return joined([*parts, "no plan found within the time limit"], view.width)
+    if result.objective != "cost" and result.value is not None:
+        parts.append(f"{figure(result.value)} {result.unit}")
+    parts += [*_money_parts(view), chips_text(view), line_text(result)]
+    if result.status == "unknown":
+        parts.append(f"not proven: gap {percent(result.gap)}")
+    return joined(parts, view.width)
+
+
+def _money_parts(view: View) -> list[str]:
+    cost = view.result.cost
+    if cost is None:
+        return []
+    rate = view.result.cny_per_usd
+    per_hour, per_mtok = f"${money(cost.usd_per_hour)}/h", f"${figure(cost.blended_usd_per_mtok)} per M tokens"
+    if rate:
+        per_hour += f" (¥{money(cost.usd_per_hour * rate)}/h)"
+        per_mtok = f"${figure(cost.blended_usd_per_mtok)} (¥{figure(cost.blended_usd_per_mtok * rate)}) per M tokens"
+    return [per_hour, per_mtok]
+
+
+def chips_text(view: View) -> str:
+    """``32 h800 + 64 h20``: chips bought, by kind, in the order of the plan."""
+    counts: dict[str, int] = {}
+    for role in view.result.roles:
+        counts[role.chip] = counts.get(role.chip, 0) + role.chips
+    return " + ".join(f"{count:,} {view.names.get(chip, chip)}" for chip, count in counts.items())
+
+
+def line_text(result: PlanResult) -> str:
+    total = sum(link.gbit_per_s for link in result.links)
+    return f"{figure(total)} Gbit/s" if total else ""
+
+
+def excuse_text(excuse: Excuse) -> str:
+    """``line capacity (north-west) 12.3 of 10 Gbit/s``."""
+    subject = f" ({excuse.subject})" if excuse.subject else ""
+    unit = f" {excuse.unit}" if excuse.unit else ""
+    return f"{constraint_name(excuse.constraint)}{subject} {figure(excuse.value)}, limit {figure(excuse.limit)}{unit}"
+
+
+def footer(result: PlanResult, width: int) -> list[str]:
+    digest = result.scenario_sha256[:12] or "unknown"
+    parts = [
+        f"pddplan {pddplan.__version__}",
+        f"catalogue {result.catalogue_date or 'unknown'}",
+        f"scenario {digest}",
+        f"seed {result.seed}",
+    ]
+    return joined(parts, width, gap=" · ")

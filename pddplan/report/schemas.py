@@ -1,0 +1,21 @@
+"""Every answer's JSON Schema by the name that ``pddplan schema --of`` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pddplan.report.chips_json import CHIP, CHIPS
+from pddplan.report.json_schema import Schema
+from pddplan.report.models_report import MODEL, MODELS
+from pddplan.report.plan_schema import CHECK, ERROR, INIT, PLAN
+
+SCHEMAS: Mapping[str, Schema] = {
+    "plan": PLAN,
+    "check": CHECK,
+    "chips": CHIPS,
+    "chip": CHIP,
+    "models": MODELS,
+    "model": MODEL,
+    "init": INIT,
+    "error": ERROR,
+}

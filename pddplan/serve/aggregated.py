@@ -1,0 +1,154 @@
+"""Aggregated serving, the "don't split" answer: prefill chunks share steps with decodes on the same instances."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pddplan.errors import Excuse
+from pddplan.serve.context import Context
+from pddplan.serve.decode_stage import ADMISSION_EPSILON
+from pddplan.serve.deployment import Pool
+from pddplan.serve.latency import Mixture
+from pddplan.serve.main_decode import length_biased_context, occupancy_tail
+from pddplan.serve.metrics import Latencies
+from pddplan.serve.prefill_queue import prefill_waiting
+from pddplan.serve.queueing import WaitingLaw, queue_moments
+from pddplan.serve.records import Evaluation, PoolLoad, Routing
+from pddplan.serve.slo import excuses_of_slo, slo_values
+
+Array = NDArray[np.float64]
+
+ROUNDS = 60
+
+
+@dataclass(frozen=True)
+class MixedSteps:
+    """Steady state of one aggregated instance."""
+
+    batch: float  # running decodes per instance
+    tpot_s: float
+    mixed_s: float  # a step with a full chunk
+    plain_s: float  # a step without
+    mixed_share: float  # share of time in steps with a chunk
+    context: float
+
+
+def mixed_steps(context: Context, pool: Pool, rate: float) -> MixedSteps | Excuse:
+    """Fixed point of the batch B of an instance.
+
+    Requests bring E[m]/C full chunks to one of I x dp scheduling units, so the share of time in mixed steps is
+    u = rate E[m]/C T_mix(B) / (I dp); steps per second are u/T_mix + (1 - u)/T_plain, each yields one token per
+    running request: TPOT = 1/that, B = rate E[n] TPOT / I. Excuse where u reaches 1 or no batch keeps up.
+    """
+    atoms, service = context.demand.atoms, pool.aggregated
+    held = float(length_biased_context(atoms.weight, atoms.prompt, atoms.output, np.zeros_like(atoms.output)))
+    units = pool.instances * service.parallelism.dp
+    new = atoms.mean(atoms.uncached)
+    before = float((atoms.weight * atoms.uncached * (atoms.cached + atoms.uncached / 2)).sum() / new)
+    chunk = float(service.chunk_tokens)
+    accepted = context.scenario.engine.mtp_accepted_tokens
+    tokens = atoms.mean(atoms.output)
+    batch, tpot, share, mixed, plain = 1.0, 0.0, 0.0, 0.0, 0.0
+    for _ in range(ROUNDS):
+        mixed = float(service.step_time_s(batch, held, chunk, before))
+        plain = float(service.step_time_s(batch, held, 0.0))
+        share = rate * new / chunk * mixed / units
+        if share >= 1.0:
+            return Excuse("prefill_utilization", share, 1.0, "", "aggregated")
+        tpot = 1.0 / ((share / mixed + (1.0 - share) / plain) * accepted)
+        following = rate * tokens * tpot / pool.instances
+        if following > 4 * service.max_batch:
+            return Excuse("decode_slots", following, service.max_batch, "running per instance", "aggregated")
+        if abs(following - batch) <= 1e-6 * max(batch, 1.0):
+            break
+        batch = following
+    return MixedSteps(batch, tpot, mixed, plain, share, held)
+
+
+def evaluate_aggregated(context: Context, pool: Pool, rate: float, *, detail: bool) -> Evaluation:
+    """An aggregated pool at ``rate``: TTFT = W + prefill in mixed steps + router, TPOT inflated by the chunks."""
+    steady = mixed_steps(context, pool, rate)
+    if isinstance(steady, Excuse):
+        return _failed(context, (steady,))
+    demand, atoms, service = context.demand, context.demand.atoms, pool.aggregated
+    chunk = float(service.chunk_tokens)
+    full = np.floor(atoms.uncached / chunk)
+    tail = atoms.uncached - full * chunk
+    before = atoms.cached + atoms.uncached / 2
+    step = np.asarray(service.step_time_s(steady.batch, steady.context, chunk, before), dtype=float)
+    last = np.asarray(service.step_time_s(steady.batch, steady.context, tail, atoms.prompt - tail), dtype=float)
+    prefill = full * step + np.where(tail > 0, last, 0.0)
+    shared = step * atoms.uncached / chunk
+    law = _waiting(context, shared, rate, pool.instances * service.parallelism.dp)
+    if isinstance(law, Excuse):
+        return _failed(context, (law,))
+    mixtures = _latencies(context, law, prefill, steady)
+    excuses = excuses_of_slo(context, mixtures, True)
+    excuses += _loads(context, pool, steady, float(demand.kv_at(np.asarray(steady.context))))
+    within = context.scenario.slo_within
+    if within is not None and mixtures.within < within:
+        excuses.append(Excuse("within", mixtures.within, within, "", "slo"))
+    load = PoolLoad(
+        "aggregated",
+        steady.mixed_share,
+        steady.batch,
+        steady.tpot_s,
+        service.utilization(max(steady.batch, 1e-6), steady.context, steady.mixed_share * chunk),
+    )
+    return Evaluation(
+        slo=slo_values(context, mixtures, True) if detail else (),
+        pools={"aggregated": load},
+        line=None,
+        routing=Routing(1.0, 0.0, 0.0, 0.0, None),
+        prefill_hit_rate=atoms.hit_rate,
+        decode_hit_rate=atoms.hit_rate,
+        loop_gain=0.0,
+        excuses=tuple(excuses),
+        within_slo_share=mixtures.within,
+    )
+
+
+def _waiting(context: Context, time: Array, rate: float, servers: int) -> WaitingLaw | Excuse:
+    moments = queue_moments(time, context.demand.atoms.weight)
+    workload = context.scenario.workload
+    return prefill_waiting(workload.prefix_cache, rate, servers, moments, burstiness=workload.burstiness)
+
+
+def _loads(context: Context, pool: Pool, steady: MixedSteps, kv_running: float) -> list[Excuse]:
+    service, found = pool.aggregated, []
+    slots = {"engine": service.max_batch, "kv_memory": service.kv_pool_bytes / max(kv_running, 1.0)}
+    bound = min(slots, key=lambda name: slots[name])
+    total = math.floor(slots[bound]) * (pool.instances if context.pooled_slots else 1)
+    running = steady.batch * (pool.instances if context.pooled_slots else 1)
+    over = float(occupancy_tail(running, max(total, 0.0), 1.0)) if total >= 1 else 1.0
+    if over > ADMISSION_EPSILON:
+        found.append(Excuse("aggregated_slots", over, ADMISSION_EPSILON, bound, "aggregated"))
+    cap = context.cap("aggregated")
+    if steady.mixed_share > cap:
+        found.append(Excuse("aggregated_utilization", steady.mixed_share, cap, "", "aggregated"))
+    return found
+
+
+def _latencies(context: Context, law: WaitingLaw, prefill: Array, steady: MixedSteps) -> Latencies:
+    atoms = context.demand.atoms
+    router = context.scenario.engine.router_delay_s
+    later = np.maximum(atoms.output - 1, 0.0)
+    parts = {"prefill": prefill, "router": np.full_like(prefill, router)}
+    ttft = Mixture(atoms.weight, prefill + router, law.survival, parts)
+    stream = {**parts, "main_decode": later * steady.tpot_s}
+    e2e = Mixture(atoms.weight, prefill + router + later * steady.tpot_s, law.survival, stream)
+    one = np.ones(1)
+    tpot = Mixture(one, one * steady.tpot_s, None, {"main_decode": one * steady.tpot_s})
+    pause = Mixture(one, one * steady.mixed_s, None, {"main_decode": one * steady.mixed_s})
+    limit = max((s.limit_s for s in context.limits("ttft")), default=float("inf"))
+    on_time = 1.0 if math.isinf(limit) else 1.0 - ttft.share_above(limit)
+    return Latencies(ttft, tpot, pause, e2e, on_time if steady.tpot_s <= context.tpot_limit_s() else 0.0)
+
+
+def _failed(context: Context, excuses: tuple[Excuse, ...]) -> Evaluation:
+    hit = context.demand.atoms.hit_rate
+    return Evaluation((), {}, None, Routing(1.0, 0.0, 0.0, 0.0, None), hit, hit, 0.0, excuses, 0.0)

@@ -1,0 +1,154 @@
+"""What all plans of a scenario share: its demand and the service times per candidate, computed once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pddplan.errors import Excuse
+from pddplan.llm.types import LanguageModel
+from pddplan.serve.decode_stage import StepSurface, step_surface
+from pddplan.serve.demand import Demand, build_demand
+from pddplan.serve.deployment import Pool
+from pddplan.serve.handover import ExtendCost
+from pddplan.serve.prefill_stage import PrefillStage, PrefillTimes, prefill_stage, prefill_times
+from pddplan.serve.residency import GapLaw, gap_cdf, mean_min_gap
+from pddplan.spec.types import Metric, Role, Scenario, SloLimit
+
+Array = NDArray[np.float64]
+
+RESIDENCE_POINTS = 3000
+LINE_CAP = 0.97  # a mean load beyond it has no usable tail: s(m, rho) > 30 at m = 1
+
+
+@dataclass(frozen=True)
+class Context:
+    """A scenario ready to evaluate plans. The caches only store pure results."""
+
+    scenario: Scenario
+    model: LanguageModel
+    demand: Demand
+    gap: GapLaw
+    nic_goodput: float  # share of the NIC rate that KV transfers reach inside a site and at a line's ends
+    kv_session_mean: float
+    residence: tuple[Array, Array]  # T [s] and E[min(gap, T)] [s], both ascending
+    times: dict[int, PrefillTimes] = field(default_factory=dict)
+    stages: dict[tuple[int, int, float], PrefillStage | Excuse] = field(default_factory=dict)
+    surfaces: dict[int, StepSurface] = field(default_factory=dict)
+    extends: dict[int, tuple[ExtendCost, ExtendCost]] = field(default_factory=dict)
+    keep: list[object] = field(default_factory=list)  # services whose id() keys the caches stay alive
+
+    def residence_s(self, idle_bytes: float, rate: float) -> float:
+        """Residence that idle room buys at a rate: rate E[KV] E[min(gap, T)] = M, read off a fine table [s]."""
+        target = max(idle_bytes, 0.0) / (rate * self.kv_session_mean)
+        times, stays = self.residence
+        if target >= stays[-1]:
+            return math.inf
+        return float(np.interp(target, stays, times))
+
+    def share_for_idle(self, idle_bytes: float) -> float:
+        """Share of prefixes still held with so much idle room, nothing lagging."""
+        return float(gap_cdf(self.residence_s(idle_bytes, self.rate), self.gap))
+
+    def idle_for_share(self, share: float) -> float:
+        """Least idle room with which ``share`` of the prefixes is held, 0 where the share isn't an outcome [bytes]."""
+        if share <= 0 or self.scenario.workload.decode_prefix_hit_rate is not None:
+            return 0.0
+        if share >= 1:
+            return math.inf
+        z = NormalDist().inv_cdf(share)
+        needed = self.gap.p50_s * math.exp(z * self.gap.sigma)
+        return self.rate * self.kv_session_mean * float(mean_min_gap(needed, self.gap))
+
+    @property
+    def rate(self) -> float:
+        return self.scenario.workload.request_rate_per_s
+
+    @property
+    def pooled_slots(self) -> bool:
+        """Requests go to the least loaded decode instance; with session affinity they stay on theirs."""
+        return self.scenario.workload.prefix_cache == "shared"
+
+    def tpot_limit_s(self) -> float:
+        """Tightest TPOT limit [s], inf without one: the batch that engines are set to."""
+        return min((s.limit_s for s in self.scenario.slo if s.metric == "tpot"), default=float("inf"))
+
+    def limits(self, metric: Metric) -> tuple[SloLimit, ...]:
+        return tuple(s for s in self.scenario.slo if s.metric == metric)
+
+    def cap(self, role: Role) -> float:
+        return self.scenario.max_utilization.get(role, 1.0)
+
+    @property
+    def cap_line(self) -> float:
+        """Cap on the mean load of the line; below 1 by stability alone."""
+        return LINE_CAP
+
+    def prefill_times(self, pool: Pool) -> PrefillTimes:
+        key = id(pool.service)
+        if key not in self.times:
+            chip = pool.offer.chip
+            ranks = pool.prefill.parallelism.tp * pool.prefill.parallelism.pp
+            fetch = chip.scale_out_bytes_per_s * ranks * self.nic_goodput
+            self.keep.append(pool.service)
+            self.times[key] = prefill_times(self.demand, pool.prefill, self.scenario.engine.chunk_tokens, fetch)
+        return self.times[key]
+
+    def step_surface(self, pool: Pool) -> StepSurface:
+        """Step times of a decode pool's service over the contexts that this traffic can hold."""
+        key = id(pool.service)
+        if key not in self.surfaces:
+            atoms = self.demand.atoms
+            low, high = float(atoms.prompt.min()), float((atoms.prompt + atoms.output).max())
+            grid = np.unique(np.geomspace(max(low, 1.0), max(high, low * 1.01 + 1.0), 8))
+            self.keep.append(pool.service)
+            self.surfaces[key] = step_surface(pool.decode, grid)
+        return self.surfaces[key]
+
+    def extend_cost(self, pool: Pool) -> tuple[ExtendCost, ExtendCost]:
+        """Pass over known tokens on main decode beside a typical batch: what the hand-over waits for (the running
+        step inside), and what the pass adds to the others' steps."""
+        key = id(pool.service)
+        if key not in self.extends:
+            held = self.demand.atoms.mean(self.demand.atoms.prompt + self.demand.atoms.output / 2)
+            batch = self.typical_batch(pool)
+            t0, speed = pool.decode.extend_cost(held, batch)
+            step = float(self.step_surface(pool).table(held)(np.asarray(batch)))
+            added = max(float(t0) - step, 0.0) if np.isfinite(step) else 0.0
+            self.keep.append(pool.service)
+            self.extends[key] = ExtendCost(float(t0), float(speed)), ExtendCost(added, float(speed))
+        return self.extends[key]
+
+    def typical_batch(self, pool: Pool) -> float:
+        """Half of the batch that the TPOT limit allows on an instance."""
+        held = self.demand.atoms.mean(self.demand.atoms.prompt + self.demand.atoms.output / 2)
+        return max(self.step_surface(pool).table(held).largest_batch(self.tpot_limit_s()) / 2, 1.0)
+
+    def prefill_stage(self, pool: Pool, rate: float) -> PrefillStage | Excuse:
+        key = (id(pool.service), pool.instances, rate)
+        if key not in self.stages:
+            servers = pool.instances * pool.prefill.servers_per_instance
+            self.stages[key] = prefill_stage(self.demand, self.prefill_times(pool), servers, rate, self.cap("prefill"))
+        return self.stages[key]
+
+
+def build_context(scenario: Scenario, model: LanguageModel, nic_goodput: float) -> Context:
+    """Context of a scenario; ``nic_goodput`` from the catalogue's link defaults."""
+    workload = scenario.workload
+    sessions = workload.sessions
+    demand = build_demand(workload, model, scenario.precision.kv_cache)
+    gap = GapLaw(sessions.gap_p50_s, sessions.gap_p90_s, 1.0 / max(sessions.turns, 1.0))
+    times = np.concatenate([[0.0], gap.p50_s * np.exp(np.linspace(-9.0, 9.0, RESIDENCE_POINTS) * max(gap.sigma, 0.3))])
+    return Context(
+        scenario=scenario,
+        model=model,
+        demand=demand,
+        gap=gap,
+        nic_goodput=nic_goodput,
+        kv_session_mean=demand.atoms.mean(demand.kv_session),
+        residence=(times, np.maximum.accumulate(mean_min_gap(times, gap))),
+    )

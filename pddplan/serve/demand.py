@@ -1,0 +1,57 @@
+"""The traffic of a scenario in bytes: what each atom stores, sends and computes, before any plan is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pddplan.llm.kv import hit_granularity_tokens, kv_bytes, kv_last_layer_bytes, transfer_bytes
+from pddplan.llm.types import LanguageModel
+from pddplan.serve.traffic import Atoms, build_atoms
+from pddplan.spec.types import Workload
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Atoms with their KV sizes [bytes], arrays of shape (atoms,)."""
+
+    model: LanguageModel
+    kv_format: str
+    workload: Workload
+    atoms: Atoms
+    kv_prompt: Array  # KV(L)
+    kv_prefix: Array  # KV(hit): what prefill fetches from a pool-wide store
+    kv_session: Array  # KV(L + n): what an idle session holds
+    kv_last_layer: Array  # last layer's share of KV(L): the part no overlap can hide
+    delta_held: Array  # bytes to send when main decode still holds the prefix
+    delta_cold: Array  # bytes to send when it holds nothing
+
+    @property
+    def layers(self) -> int:
+        return self.model.layers
+
+    def kv_at(self, tokens: Array) -> Array:
+        """KV bytes of a sequence of ``tokens``, any shape."""
+        return np.asarray(kv_bytes(self.model, tokens, self.kv_format), dtype=float)
+
+
+def build_demand(workload: Workload, model: LanguageModel, kv_format: str) -> Demand:
+    """Demand of one workload for one model and KV format."""
+    atoms = build_atoms(workload, float(hit_granularity_tokens(model, kv_format)))
+    share = atoms.cached / atoms.prompt
+    return Demand(
+        model=model,
+        kv_format=kv_format,
+        workload=workload,
+        atoms=atoms,
+        kv_prompt=np.asarray(kv_bytes(model, atoms.prompt, kv_format), dtype=float),
+        kv_prefix=np.where(atoms.cached > 0, kv_bytes(model, np.maximum(atoms.cached, 1.0), kv_format), 0.0),
+        kv_session=np.asarray(kv_bytes(model, atoms.prompt + atoms.output, kv_format), dtype=float),
+        kv_last_layer=np.asarray(kv_last_layer_bytes(model, atoms.prompt, kv_format), dtype=float),
+        delta_held=np.asarray(transfer_bytes(model, atoms.prompt, share, kv_format), dtype=float),
+        delta_cold=np.asarray(transfer_bytes(model, atoms.prompt, np.zeros_like(share), kv_format), dtype=float),
+    )

@@ -1,0 +1,99 @@
+"""Prefill under load: service times of the atoms, how far passes are shared, and the waiting law."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pddplan.errors import Excuse
+from pddplan.serve.demand import Demand
+from pddplan.serve.prefill_queue import prefill_waiting
+from pddplan.serve.queueing import WaitingLaw, queue_moments
+from pddplan.perf.service import PrefillService
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PrefillTimes:
+    """Times of one service over the atoms, before any load is known; shape (atoms,), seconds."""
+
+    alone: Array
+    shared: Array
+    miss_shared: Array  # a request that overflowed to an instance without its prefix
+    first_chunk_share: Array
+    last_chunk_share: Array
+    fetch: Array  # prefix from a pool-wide store
+
+
+@dataclass(frozen=True)
+class PrefillStage:
+    """Prefill of a pool at a rate."""
+
+    law: WaitingLaw
+    time_s: Array  # T_P per atom
+    saturated_s: float  # mean cost of a request when the queue never empties
+    first_chunk_share: Array
+    last_chunk_share: Array
+    rho: float
+    busy_servers: float
+
+
+def prefill_times(demand: Demand, service: PrefillService, chunk_tokens: int, fetch_bytes_per_s: float) -> PrefillTimes:
+    """Service times by atom: alone, sharing passes, and without the prefix."""
+    atoms = demand.atoms
+    new = atoms.uncached
+    tail = np.where(new > chunk_tokens, np.mod(new, chunk_tokens), new)
+    tail = np.where(tail <= 0, np.minimum(new, chunk_tokens), tail)
+    shared_store = demand.workload.prefix_cache == "shared"
+    return PrefillTimes(
+        alone=np.asarray(service.request_time_s(new, atoms.cached, 0.0), dtype=float),
+        shared=np.asarray(service.saturated_time_s(new, atoms.cached, atoms.weight), dtype=float),
+        miss_shared=np.asarray(service.saturated_time_s(atoms.prompt, np.zeros_like(new), atoms.weight), dtype=float),
+        first_chunk_share=np.minimum(chunk_tokens / new, 1.0),
+        last_chunk_share=tail / new,
+        fetch=demand.kv_prefix / fetch_bytes_per_s if shared_store else np.zeros_like(new),
+    )
+
+
+def prefill_stage(
+    demand: Demand, times: PrefillTimes, servers: int, rate: float, max_utilization: float
+) -> PrefillStage | Excuse:
+    """Waiting and service at ``rate`` on ``servers`` scheduling units.
+
+    Capacity: rho = rate E[T_shared] / servers must stay below 1 and within ``max_utilization`` (passes are shared
+    when the queue never empties). Latency: one fixed-point step, a tail is merged when somebody waits, so
+    T = (1 - P(wait)) T_alone + P(wait) T_shared with P(wait) from the saturated times.
+    """
+    atoms = demand.atoms
+    shared = times.shared
+    saturated = atoms.mean(shared)
+    rho = rate * saturated / servers
+    if rho > max_utilization * (1 + 1e-9) or rho >= 1.0:
+        return Excuse("prefill_utilization", rho, min(max_utilization, 1.0), "", "prefill")
+    first = _law(demand, shared, times.miss_shared, rate, servers)
+    if isinstance(first, Excuse):
+        return first
+    merged = first.p_wait
+    time = (1.0 - merged) * times.alone + merged * shared
+    law = _law(demand, time, np.maximum(times.miss_shared, time), rate, servers)
+    if isinstance(law, Excuse):  # unmerged tails alone would not fit: the queue then never empties
+        time, law = shared, first
+    return PrefillStage(
+        law, time + times.fetch, saturated, times.first_chunk_share, times.last_chunk_share, rho, rate * atoms.mean(time)
+    )
+
+
+def _law(demand: Demand, time: Array, miss: Array, rate: float, servers: int) -> WaitingLaw | Excuse:
+    weight = demand.atoms.weight
+    moments, miss_moments = queue_moments(time, weight), queue_moments(miss, weight)
+    return prefill_waiting(
+        demand.workload.prefix_cache,
+        rate,
+        servers,
+        moments,
+        burstiness=demand.workload.burstiness,
+        miss_moments=miss_moments,
+    )

@@ -1,0 +1,77 @@
+"""What the evaluation of a plan returns: quantiles with owning stage, loads, shares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pddplan.errors import Excuse
+from pddplan.perf.utilization import Utilization
+from pddplan.spec.types import Metric, Role
+
+
+@dataclass(frozen=True)
+class SloValue:
+    """One service level: its value in this plan against its limit, and the stage that owns it."""
+
+    metric: Metric
+    quantile: float
+    value_s: float
+    limit_s: float | None  # None: reported, not limited
+    stage: str  # prefill_queue | prefill | line | relay | rdma | main_decode | hand_over | router
+
+    @property
+    def met(self) -> bool:
+        return self.limit_s is None or self.value_s <= self.limit_s * (1 + 1e-9)
+
+
+@dataclass(frozen=True)
+class PoolLoad:
+    """Occupancy of one pool at the planned rate."""
+
+    role: Role
+    busy_share: float  # prefill: rho; decode: mean occupancy / slots
+    mean_batch: float  # running requests per instance
+    step_s: float  # decode step or mean prefill time
+    utilization: Utilization | None  # None where it isn't known (measured rates)
+
+
+@dataclass(frozen=True)
+class LineLoad:
+    needed_bytes_per_s: float  # mean
+    capacity_bytes_per_s: float  # goodput, our share
+    utilization: float
+    bytes_per_request: float
+
+
+@dataclass(frozen=True)
+class Routing:
+    direct_share: float
+    relay_share: float
+    filtered_share: float
+    relay_token_share: float
+    threshold_s: float | None  # relay iff the predicted exposed transfer exceeds it
+    saved_bytes_share: float = 0.0
+    owed_bytes_share: float = 0.0
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A plan under the full model. Feasible iff ``excuses`` is empty."""
+
+    slo: tuple[SloValue, ...]  # limits first, in the scenario's order, then reported ones
+    pools: Mapping[Role, PoolLoad]
+    line: LineLoad | None
+    routing: Routing
+    prefill_hit_rate: float
+    decode_hit_rate: float
+    loop_gain: float
+    excuses: tuple[Excuse, ...]
+    within_slo_share: float  # P(TTFT and TPOT within their limits)
+    hand_over_limit_tokens: float | None = None
+    notes: tuple[str, ...] = ()
+    relay_limited: bool = True  # infeasible: whether another relay pool could have mattered
+
+    @property
+    def feasible(self) -> bool:
+        return not self.excuses

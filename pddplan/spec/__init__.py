@@ -1,0 +1,1 @@
+"""What the user writes: scenario, chip, link, workload and SLO as typed records; loading; catalogue."""

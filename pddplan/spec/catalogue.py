@@ -1,0 +1,264 @@
+"""The chip catalogue: find, load and list the chips of ``hardware/chips`` (one file a chip).
+
+Names are looked up in the head of each file, without parsing it: adding a chip is adding one file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from functools import lru_cache
+from pathlib import Path
+
+from pddplan.errors import InputError, Problem
+from pddplan.spec.chips import (
+    FOUR_NUMBERS,
+    chip_assumptions,
+    chip_from_catalogue,
+    chip_from_mapping,
+    missing_problem,
+)
+from pddplan.spec.datafile import examples_dir, hardware_dir, read_data_file
+from pddplan.spec.profiles import (
+    LinkDefaults,
+    TierOffer,
+    engine_ids,
+    link_defaults,
+    load_engine,
+)
+from pddplan.spec.types import Chip
+from pddplan.units import GB, GBIT_PER_S_IN_BYTES_PER_S, TFLOPS
+
+__all__ = [
+    "ChipSummary",
+    "LinkDefaults",
+    "TierOffer",
+    "catalogue_date",
+    "chip_assumptions",
+    "chip_from_mapping",
+    "chip_ids",
+    "chip_summaries",
+    "closest_chips",
+    "engine_ids",
+    "examples_dir",
+    "find_chip",
+    "hardware_dir",
+    "link_defaults",
+    "load_chip",
+    "load_engine",
+    "missing_problem",
+    "price_age_months",
+    "unknown_chip",
+]
+
+_ALIASES = re.compile(r"^aliases: *\[(.*)\] *$", re.MULTILINE)
+_CHECKED = re.compile(r"^checked: *\"?([0-9]{4}-[0-9]{2}-[0-9]{2})", re.MULTILINE)
+_MEMORY = re.compile(r"^([0-9]+)(?:g|gb|gib)$")
+_SXM = re.compile(r"^sxm[0-9]$")
+# Words that other tools put around a chip's name and that tell no chips of this catalogue apart.
+_NOISE = {"nvidia", "amd", "instinct", "google", "cloud", "aws", "intel", "huawei", "geforce", "tesla", "oam"}
+_NOISE |= {"hbm2", "hbm2e", "hbm3", "hbm3e", "gpu", "npu", "accelerator", "kunlunxin"}
+_FORM = {"sxm", "nvl72"}  # dropped only where the name isn't found with them
+_MEMORY_TOLERANCE = 0.10  # B200 is sold as 180 and as 192 GB
+
+
+@dataclass(frozen=True)
+class ChipSummary:
+    """A row of ``hardware list``; None where nobody published the number."""
+
+    id: str
+    aliases: tuple[str, ...]
+    name: str
+    vendor: str
+    chip_class: str
+    bf16_tflops: float | None
+    fp8_tflops: float | None
+    int8_tflops: float | None
+    fp4_tflops: float | None
+    memory_gb: float | None  # as marketed
+    memory_gb_per_s: float | None
+    interconnect_gb_per_s: float | None  # one direction
+    domain_chips: int
+    scale_out_gbit_per_s: float
+    chips_per_node: int
+    usd_per_hour: float | None
+    price_kind: str
+    price_date: str
+    confidence: str  # the weakest of the four dimensions
+    plannable: bool
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Head:
+    id: str
+    aliases: tuple[str, ...]
+    checked: str
+
+
+@lru_cache(maxsize=1)
+def _heads() -> tuple[_Head, ...]:
+    heads = []
+    for path in sorted((hardware_dir() / "chips").glob("*.yaml")):
+        text = path.read_text(encoding="utf-8")
+        listed, checked = _ALIASES.search(text), _CHECKED.search(text)
+        if listed is None:  # a list over several lines: parse the file
+            aliases = tuple(str(a) for a in read_data_file(path).get("aliases") or ())
+        else:
+            aliases = tuple(a.strip().strip("\"'") for a in listed[1].split(",") if a.strip())
+        heads.append(_Head(path.stem, aliases, checked[1] if checked else ""))
+    return tuple(heads)
+
+
+def _words(name: str) -> list[str]:
+    words = [w for w in re.split(r"[^a-z0-9]+", name.lower()) if w and w not in _NOISE]
+    words = ["sxm" if _SXM.match(w) else w for w in words]
+    return [f"{m[1]}g" if (m := _MEMORY.match(w)) else w for w in words]
+
+
+def _keys(words: list[str]) -> tuple[str, str]:
+    """Two spellings that mean the same: without separators, and in any order."""
+    return "".join(words), " ".join(sorted(words))
+
+
+@lru_cache(maxsize=1)
+def _names() -> Mapping[str, str]:
+    """Normalised name -> id; a chip's own id goes before another's alias."""
+    names: dict[str, str] = {}
+    for head in _heads():
+        for alias in head.aliases:
+            for key in _keys(_words(alias)):
+                names.setdefault(key, head.id)
+    for head in _heads():
+        for key in _keys(_words(head.id)):
+            names[key] = head.id
+    return names
+
+
+def chip_ids() -> tuple[str, ...]:
+    """All ids of the catalogue, sorted."""
+    return tuple(h.id for h in _heads())
+
+
+def find_chip(name: str) -> str | None:
+    """The id for an id, an alias or another tool's spelling (``h100_sxm``, ``H200-SXM-141GB``); None if none.
+
+    Case, separators, vendor names and memory types don't matter. A memory size that isn't part of a name
+    in the catalogue must fit the chip's within a tenth: an A100 of 40 GB is not the one of 80 GB.
+    """
+    if _file(name).is_file():
+        return name
+    words = _words(name)
+    sizes = [int(m[1]) for w in words if (m := _MEMORY.match(w))]
+    without_size = [w for w in words if not _MEMORY.match(w)]
+    for attempt in (words, without_size, [w for w in without_size if w not in _FORM]):
+        found = next((_names()[k] for k in _keys(attempt) if attempt and k in _names()), None)
+        if found is not None:
+            return found if attempt is words or all(_fits(found, s) for s in sizes) else None
+    return None
+
+
+def _file(chip_id: str) -> Path:
+    plain = re.fullmatch(r"[a-z0-9][a-z0-9.-]*", chip_id) is not None
+    return hardware_dir() / "chips" / (f"{chip_id}.yaml" if plain else "no such file")
+
+
+def _fits(chip_id: str, gigabytes: int) -> bool:
+    nominal = load_chip(chip_id).memory_gb_nominal
+    return nominal is None or abs(gigabytes - nominal) <= _MEMORY_TOLERANCE * nominal
+
+
+def closest_chips(name: str, n: int = 3) -> tuple[str, ...]:
+    """Up to n ids whose id or alias resembles the name, best first."""
+    import difflib  # only where something is wrong
+
+    spellings = {s: h.id for h in reversed(_heads()) for s in (*h.aliases, h.id)}
+    near = difflib.get_close_matches(name.lower().replace("_", "-"), spellings, n=4 * n, cutoff=0.5)
+    return tuple(dict.fromkeys(spellings[s] for s in near))[:n]
+
+
+def unknown_chip(name: str, key: str = "") -> Problem:
+    """The message for a name that isn't in the catalogue, with the closest ones."""
+    import difflib
+
+    near = closest_chips(name)
+    if near and difflib.SequenceMatcher(None, name.lower(), near[0]).ratio() > 0.9:
+        near = near[:1]
+    aliases = {h.id: h.aliases for h in _heads()}
+    listed = ", ".join(f"{c} (alias {aliases[c][0]})" if aliases[c] else c for c in near)
+    fix = f"Closest: {listed}." if near else "`pddplan hardware list` shows them all."
+    return Problem(f"no chip {name!r} in the catalogue.", key, fix=fix)
+
+
+@lru_cache(maxsize=128)
+def load_chip(name: str) -> Chip:
+    """The chip for an id, an alias or another tool's spelling; InputError with the closest names otherwise.
+
+    A chip with unpublished dimensions loads too: they are NaN and named in ``missing`` (see
+    ``missing_problem``).
+    """
+    chip_id = find_chip(name)
+    if chip_id is None:
+        raise InputError(unknown_chip(name))
+    chip = chip_from_catalogue(read_data_file(_file(chip_id)), chip_id)
+    if isinstance(chip, list):
+        raise InputError([Problem(p.message, p.key, str(_file(chip_id)), fix=p.fix) for p in chip])
+    return chip
+
+
+def catalogue_date() -> str:
+    """The latest day on which a figure of the catalogue was checked, YYYY-MM-DD."""
+    return max((h.checked for h in _heads()), default="")
+
+
+def price_age_months(chip: Chip, today: date) -> int | None:
+    """Whole months between the month of the chip's price and today's; None without a dated price."""
+    match = re.match(r"^([0-9]{4})-([0-9]{2})", chip.price_date)
+    if match is None or chip.usd_per_hour is None:
+        return None
+    return (today.year - int(match[1])) * 12 + today.month - int(match[2])
+
+
+def chip_summaries() -> tuple[ChipSummary, ...]:
+    """Every chip as a row of ``hardware list``, by id."""
+    return tuple(_summary(load_chip(chip_id)) for chip_id in chip_ids())
+
+
+def _summary(chip: Chip) -> ChipSummary:
+    def tflops(dtype: str) -> float | None:
+        return chip.peak_flops[dtype] / TFLOPS if dtype in chip.peak_flops else None
+
+    def gigabytes(field: str, value: float) -> float | None:
+        return None if field in chip.missing else value / GB
+
+    return ChipSummary(
+        id=chip.id,
+        aliases=chip.aliases,
+        name=chip.name,
+        vendor=chip.vendor,
+        chip_class=chip.chip_class,
+        bf16_tflops=tflops("bf16"),
+        fp8_tflops=tflops("fp8"),
+        int8_tflops=tflops("int8"),
+        fp4_tflops=tflops("fp4"),
+        memory_gb=chip.memory_gb_nominal,
+        memory_gb_per_s=gigabytes("memory_gb_per_s", chip.memory_bytes_per_s),
+        interconnect_gb_per_s=gigabytes("interconnect_gb_per_s", chip.scale_up_bytes_per_s),
+        domain_chips=chip.scale_up_domain,
+        scale_out_gbit_per_s=chip.scale_out_bytes_per_s / GBIT_PER_S_IN_BYTES_PER_S,
+        chips_per_node=chip.chips_per_node,
+        usd_per_hour=chip.usd_per_hour,
+        price_kind=chip.price_kind,
+        price_date=chip.price_date,
+        confidence=_weakest(chip),
+        plannable=not chip.missing,
+        missing=chip.missing,
+    )
+
+
+def _weakest(chip: Chip) -> str:
+    order = ("datasheet", "measured", "documented", "secondary", "estimate", "input")
+    named = [chip.provenance[f].confidence for f in FOUR_NUMBERS if f in chip.provenance]
+    return max(named, key=order.index, default="estimate")

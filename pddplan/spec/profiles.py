@@ -1,0 +1,191 @@
+"""Engine profiles and link defaults: what a scenario that doesn't say gets, each number with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from pddplan.errors import InputError, Problem
+from pddplan.spec.datafile import Figure, hardware_dir, read_data_file, read_figure
+from pddplan.spec.types import Assumption, Engine, LineTier, Provenance, Source, TailMerge
+from pddplan.units import GB, GBIT_PER_S_IN_BYTES_PER_S, HOURS_PER_MONTH, MS, US
+
+_NUMBERS = {  # key of a profile -> factor to the SI field
+    "chunk_tokens": 1.0,
+    "max_batch": 1.0,
+    "memory_fraction": 1.0,
+    "reserve_gb": GB,
+    "step_overhead_ms": MS,
+    "layer_overhead_us": US,
+    "router_delay_ms": MS,
+    "mtp_accepted_tokens": 1.0,
+    "expert_imbalance": 1.0,
+    "context_sigma": 1.0,
+}
+_FLAGS = ("decode_prefix_sharing", "overlap_expert_communication")
+ENGINE_KEYS = (*_NUMBERS, "tail_merge", *_FLAGS)
+
+
+def engine_ids() -> tuple[str, ...]:
+    """Names of the engine profiles."""
+    return tuple(sorted(p.stem for p in (hardware_dir() / "engines").glob("*.yaml")))
+
+
+def load_engine(name: str) -> tuple[Engine, tuple[Assumption, ...]]:
+    """An engine profile with an assumption per number (``engine.<key>``, in the key's unit).
+
+    InputError for a name that isn't there.
+    """
+    if name not in engine_ids():
+        import difflib  # only where something is wrong
+
+        near = difflib.get_close_matches(name.lower(), engine_ids(), n=1)
+        fix = f"Did you mean {near[0]}?" if near else f"One of {', '.join(engine_ids())}."
+        raise InputError(Problem(f"no engine {name!r}.", fix=fix))
+    profile = _profile(name)
+    return _engine(name, {k: raw["value"] for k, raw in profile.items()}), _assumptions(profile)
+
+
+@lru_cache(maxsize=8)
+def _profile(name: str) -> dict[str, dict[str, Any]]:
+    data = read_data_file(hardware_dir() / "engines" / f"{name}.yaml")
+    return {k: data[k] for k in ENGINE_KEYS}
+
+
+def _engine(name: str, values: Mapping[str, Any]) -> Engine:
+    si = {k: float(values[k]) * factor for k, factor in _NUMBERS.items()}
+    return Engine(
+        name=name,
+        chunk_tokens=int(si["chunk_tokens"]),
+        tail_merge=cast(TailMerge, values["tail_merge"]),
+        step_overhead_s=si["step_overhead_ms"],
+        layer_overhead_s=si["layer_overhead_us"],
+        router_delay_s=si["router_delay_ms"],
+        memory_fraction=si["memory_fraction"],
+        reserve_bytes=si["reserve_gb"],
+        max_batch=int(si["max_batch"]),
+        mtp_accepted_tokens=si["mtp_accepted_tokens"],
+        decode_prefix_sharing=bool(values["decode_prefix_sharing"]),
+        overlap_expert_communication=bool(values["overlap_expert_communication"]),
+        expert_imbalance=si["expert_imbalance"],
+        context_sigma=si["context_sigma"],
+    )
+
+
+def _assumptions(profile: Mapping[str, Mapping[str, Any]]) -> tuple[Assumption, ...]:
+    found = []
+    for k, raw in profile.items():
+        source: Source = "estimate" if raw["confidence"] == "estimate" else "default"
+        value = raw["value"] if isinstance(raw["value"], str) else float(raw["value"])
+        found.append(Assumption(f"engine.{k}", value, source, str(raw["source"])))
+    return tuple(found)
+
+
+# ---------------------------------------------------------------- links
+
+
+@dataclass(frozen=True)
+class TierOffer:
+    """A line one can rent, per end: price of the port, price per GB by direction as its provider sees it."""
+
+    id: str
+    provider: str
+    gbit_per_s: float
+    usd_per_hour: float
+    usd_per_gb_out: float | None  # None: the provider's table doesn't say
+    usd_per_gb_in: float | None
+    kind: str
+    date: str  # YYYY-MM
+    provenance: Provenance
+
+    def line_tier(self, site: str) -> LineTier:
+        """As a tier of a link whose end ``site`` is the provider's; unknown prices per GB count as 0 [USD/B]."""
+        return LineTier(self.gbit_per_s, self.usd_per_hour, {site: (self.usd_per_gb_out or 0.0) / GB})
+
+
+@dataclass(frozen=True)
+class LinkDefaults:
+    """Defaults of a line and of the NICs inside a site, SI units."""
+
+    goodput: float  # share of a line that carries KV at best
+    streams: int
+    stream_bytes_per_s: float
+    max_lines: int
+    initial_window_bytes: float
+    nic_goodput: float  # share of the NIC's nominal rate that KV reaches, measured
+    nic_latency_s: float
+    fibre_s_per_km: float  # one way
+    route_factor: float
+    rtt_s: Mapping[str, float]  # same_rack, same_dc, same_metro, km_100, ...
+    tiers: tuple[TierOffer, ...]  # ascending by provider and speed
+    assumptions: tuple[Assumption, ...]
+
+    def rtt_of_km(self, km: float) -> float:
+        """``2 * km * 5 us * route_factor`` [s]: equipment not included, public clouds measured up to twice."""
+        return 2.0 * km * self.fibre_s_per_km * self.route_factor
+
+
+@lru_cache(maxsize=1)
+def link_defaults() -> LinkDefaults:
+    """Goodput, streams, RTTs and NIC share of ``hardware/links/defaults.yaml`` and all tiers beside it."""
+    data = read_data_file(hardware_dir() / "links" / "defaults.yaml")
+    figures = {k: _own_figure(raw) for k, raw in data.items() if isinstance(raw, Mapping) and "value" in raw}
+    value = {k: f.value for k, f in figures.items()}
+    return LinkDefaults(
+        goodput=value["goodput"],
+        streams=int(value["streams"]),
+        stream_bytes_per_s=value["stream_gbit_per_s"] * GBIT_PER_S_IN_BYTES_PER_S,
+        max_lines=int(value["max_lines"]),
+        initial_window_bytes=value["initial_window_bytes"],
+        nic_goodput=value["nic_goodput"],
+        nic_latency_s=value["nic_latency_ms"] * MS,
+        fibre_s_per_km=value["fibre_us_per_km"] * US,
+        route_factor=value["route_factor"],
+        rtt_s={k: _own_figure(raw).value * MS for k, raw in data["rtt_ms"].items()},
+        tiers=_tiers(),
+        assumptions=tuple(
+            Assumption(f"link.{k}", f.value, cast(Literal["estimate", "default"], _source(f)), f.source)
+            for k, f in figures.items()
+        ),
+    )
+
+
+def _source(figure: Figure) -> str:
+    return "estimate" if figure.confidence == "estimate" else "default"
+
+
+def _own_figure(raw: object) -> Figure:
+    figure = read_figure(raw, {})
+    if isinstance(figure, str):
+        raise ValueError(f"hardware/links: {figure}")
+    return figure
+
+
+def _tiers() -> tuple[TierOffer, ...]:
+    files = sorted(p for p in (hardware_dir() / "links").glob("*.yaml") if p.stem != "defaults")
+    return tuple(offer for path in files for offer in _tiers_of(path))
+
+
+def _tiers_of(path: Path) -> list[TierOffer]:
+    data = read_data_file(path)
+    offers = []
+    for tier in data["tiers"]:
+        per_gb = tier.get("usd_per_gb", {})
+        hourly = tier["usd_per_hour"] if "usd_per_hour" in tier else tier["usd_per_month"] / HOURS_PER_MONTH
+        offers.append(
+            TierOffer(
+                id=tier["id"],
+                provider=data["provider"],
+                gbit_per_s=float(tier["gbit_per_s"]),
+                usd_per_hour=float(hourly),
+                usd_per_gb_out=per_gb.get("out"),
+                usd_per_gb_in=per_gb.get("in"),
+                kind=data["kind"],
+                date=data["date"],
+                provenance=Provenance(data["source"], data["confidence"]),
+            )
+        )
+    return offers

@@ -1,0 +1,58 @@
+"""The engine profile with what the scenario changes of it, and the formats of weights and KV cache."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pddplan.spec import catalogue
+from pddplan.spec.input import EngineInput, PrecisionInput
+from pddplan.spec.notes import Notes
+from pddplan.spec.types import Engine, Precision
+from pddplan.units import GB, MS, US
+
+DEFAULT_ENGINE = "generic"
+# key of `engine:` -> (field of Engine, factor to SI)
+_NUMBERS: dict[str, tuple[str, float]] = {
+    "step_overhead_ms": ("step_overhead_s", MS),
+    "layer_overhead_us": ("layer_overhead_s", US),
+    "router_delay_ms": ("router_delay_s", MS),
+    "memory_fraction": ("memory_fraction", 1.0),
+    "reserve_gb": ("reserve_bytes", GB),
+    "mtp_accepted_tokens": ("mtp_accepted_tokens", 1.0),
+    "expert_imbalance": ("expert_imbalance", 1.0),
+    "context_sigma": ("context_sigma", 1.0),
+}
+_AS_THEY_ARE = ("tail_merge", "max_batch", "decode_prefix_sharing", "overlap_expert_communication")
+
+
+def resolve_engine(given: EngineInput | None, notes: Notes) -> Engine:
+    """The named profile (default generic); each of its numbers that the scenario leaves is an assumption."""
+    name = given.name.lower() if given is not None and given.name else None
+    engine, assumptions = catalogue.load_engine(
+        notes.default(name, "engine", DEFAULT_ENGINE, "no engine is named: the middle of the known ones")
+    )
+    changes: dict[str, Any] = {}
+    overridden: set[str] = set()
+    for key, value in (given.model_dump(exclude_none=True) if given is not None else {}).items():
+        overridden.add(f"engine.{key}")
+        if key in _NUMBERS:
+            field, factor = _NUMBERS[key]
+            changes[field] = value * factor
+        elif key in _AS_THEY_ARE:
+            changes[key] = value
+        elif key == "chunk_tokens":
+            changes[key] = round(value)
+    for assumption in assumptions:
+        if assumption.name not in overridden:
+            notes.add(assumption)
+    return replace(engine, **changes)
+
+
+def resolve_precision(given: PrecisionInput | None, notes: Notes) -> Precision:
+    weights = given.weights if given is not None else None
+    kv_cache = given.kv_cache if given is not None else None
+    return Precision(
+        notes.default(weights, "precision.weights", "native", "as the checkpoint is published"),
+        notes.default(kv_cache, "precision.kv_cache", "bf16", "the engines' default"),
+    )

@@ -1,0 +1,292 @@
+"""A scenario as typed records, SI units inside: what every layer above reads.
+
+The loader (``spec.load``) turns a file into a ``Scenario``; nothing here reads files or knows YAML.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Role = Literal["prefill", "relay_decode", "main_decode", "aggregated"]
+ROLES: tuple[Role, ...] = ("prefill", "relay_decode", "main_decode", "aggregated")
+Source = Literal["input", "catalogue", "fitted", "default", "estimate"]
+Metric = Literal["ttft", "tpot", "pause", "e2e"]
+PrefixCache = Literal["shared", "sticky", "affine"]
+TailMerge = Literal["never", "whole_fit", "cut"]
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """A number the answer rests on that isn't a plain input: its value and where it comes from."""
+
+    name: str
+    value: float | str
+    source: Source
+    note: str = ""
+
+
+# ---------------------------------------------------------------- chips
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a number comes from: URL or reference, and ``datasheet | secondary | estimate | input``."""
+
+    source: str
+    confidence: str
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A chip in four dimensions (compute per dtype, memory, memory bandwidth, interconnect) plus its node."""
+
+    id: str
+    name: str
+    vendor: str
+    chip_class: str  # gpu | npu | tpu | custom: decides the default efficiencies
+    aliases: tuple[str, ...]
+    peak_flops: Mapping[str, float]  # dtype (bf16, fp8, int8, fp4) -> dense FLOP/s; absent = unsupported
+    memory_bytes: float
+    memory_bytes_per_s: float
+    scale_up_bytes_per_s: float  # one direction, per chip
+    scale_up_domain: int  # chips reachable at scale-up speed
+    scale_out_bytes_per_s: float  # NIC, one direction, per chip
+    chips_per_node: int
+    all_in_watts: float | None
+    usd_per_hour: float | None  # list price, None where unknown
+    price_kind: str
+    price_date: str  # YYYY-MM, "" where unknown
+    efficiency: str | None  # id of the fitted efficiency family in hardware/efficiency, None: class default
+    provenance: Mapping[str, Provenance]  # per key of the chip file
+    missing: tuple[str, ...] = ()  # dimensions not known: not plannable if not empty
+    scale_up_pair_bytes_per_s: float | None = None  # mesh, torus: one pair; n chips have min(all, (n-1) x this)
+    memory_gb_nominal: float | None = None  # as marketed; memory_bytes is what the device reports where known
+    released: int | None = None  # year
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # of a user's chip: numbers implausible for the class
+
+
+# ---------------------------------------------------------------- workload
+
+
+@dataclass(frozen=True)
+class TokenDistribution:
+    """Length in tokens: exactly one of fixed, lognormal (mu, sigma of ln tokens) or histogram."""
+
+    fixed: float | None = None
+    lognormal: tuple[float, float] | None = None
+    histogram: tuple[tuple[float, float], ...] | None = None  # (tokens, weight), weights sum to 1
+
+
+@dataclass(frozen=True)
+class HitRate:
+    """Prefix hit rate at prefill. ``mean`` is token-weighted.
+
+    ``fixed``: every request hits exactly ``mean``. Else, with ``histogram`` None, the mixture of
+    2-model.md section 4: a share ``zero_share`` misses wholly, ``share_above_95`` has 1-x uniform on
+    [0.005, 0.05], the rest x = 0.95 * Beta(alpha, 1).
+    """
+
+    mean: float
+    fixed: bool = False
+    share_above_95: float = 0.0
+    zero_share: float = 0.0
+    histogram: tuple[tuple[float, float], ...] | None = None  # (hit rate, weight)
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """Turns of a session and the gap between them (log-normal through p50 and p90) [s]."""
+
+    turns: float
+    gap_p50_s: float
+    gap_p90_s: float
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    request_rate_per_s: float
+    prompt_tokens: TokenDistribution
+    output_tokens: TokenDistribution
+    prefix_hit_rate: HitRate
+    decode_prefix_hit_rate: float | None  # pins main decode's hit rate
+    burstiness: float  # squared CV of the gaps, 1 = Poisson
+    prefix_cache: PrefixCache
+    first_token: Literal["after_transfer", "on_prefill"]
+    hourly_load: tuple[float, ...] | None  # 24 relative values
+    sessions: Sessions
+    output_forecast: tuple[float, float] | None  # precision, recall of the filter's forecast; None: not given, no filter
+
+
+# ---------------------------------------------------------------- sites, links
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Formats: weights (bf16, fp8, int8, int4, mxfp4, nvfp4, native) and KV cache (bf16, fp8)."""
+
+    weights: str
+    kv_cache: str
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Serving engine profile; every number has one meaning."""
+
+    name: str
+    chunk_tokens: int
+    tail_merge: TailMerge
+    step_overhead_s: float  # per decode step or prefill pass
+    layer_overhead_s: float  # per layer: launches that are not hidden
+    router_delay_s: float
+    memory_fraction: float  # share of chip memory the engine may use
+    reserve_bytes: float  # per chip: graphs, NCCL, context
+    max_batch: int  # running requests per scheduling unit
+    mtp_accepted_tokens: float  # tokens per step, 1 = off
+    decode_prefix_sharing: bool
+    overlap_expert_communication: bool
+    expert_imbalance: float = 1.0  # rows of the busiest expert rank over the mean, 1 = balanced
+    context_sigma: float = 0.8  # sigma of ln(tokens held) over running requests: what DP ranks differ by
+    overlap_compute_share: float = 0.15  # of compute, held by hidden exchange (20 of 132 SMs, arXiv 2412.19437)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Rates measured for a role; replace the roofline."""
+
+    chips_per_instance: int
+    tokens_per_s: float | None
+    cached_counted: bool = False
+    ttft_s: tuple[tuple[float, float], ...] = ()  # (uncached tokens, seconds), ascending
+    batch: float | None = None
+    tpot_s: float | None = None
+
+
+@dataclass(frozen=True)
+class ParallelismChoice:
+    """Allowed values, None = all."""
+
+    tp: tuple[int, ...] | None = None
+    pp: tuple[int, ...] | None = None
+    dp: tuple[int, ...] | None = None
+    ep: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class ChipOffer:
+    """Chips of one kind that a site has or can rent."""
+
+    chip: Chip
+    max_chips: int
+    owned_chips: int
+    usd_per_hour: float  # per chip, energy not included
+    buy_in: int
+    precision: Precision | None  # override of the scenario's weights format
+    parallelism: ParallelismChoice
+    instances: Mapping[Role, int]  # pinned counts
+    measured: Mapping[Role, Measured]
+    key: str = ""  # "sites[0].chips[0]", for messages
+
+
+@dataclass(frozen=True)
+class CacheTier:
+    host_bytes_per_chip: float
+    host_bytes_per_s: float
+    remote_bytes: float
+    remote_bytes_per_s: float
+    usd_per_byte_hour: float
+
+
+@dataclass(frozen=True)
+class Power:
+    max_watts: float | None
+    usd_per_kwh: float
+    pue: float
+
+
+@dataclass(frozen=True)
+class Site:
+    name: str
+    roles: tuple[Role, ...]
+    offers: tuple[ChipOffer, ...]
+    cache: CacheTier | None
+    power: Power | None
+
+
+@dataclass(frozen=True)
+class Burst95:
+    """95th-percentile billing: what lies above the commitment is paid."""
+
+    commit_bytes_per_s: float
+    usd_per_byte_per_s_hour: float
+
+
+@dataclass(frozen=True)
+class LineTier:
+    gbit_per_s: float
+    usd_per_hour: float
+    usd_per_byte: Mapping[str, float]  # by the site the traffic leaves
+    burst_95: Burst95 | None = None
+
+
+@dataclass(frozen=True)
+class Link:
+    between: tuple[str, str]
+    rtt_s: float
+    goodput: float
+    shared_with_others: float
+    streams: int
+    stream_bytes_per_s: float
+    max_lines: int
+    tiers: tuple[LineTier, ...]
+    key: str = ""
+
+
+# ---------------------------------------------------------------- goals
+
+
+@dataclass(frozen=True)
+class SloLimit:
+    metric: Metric
+    quantile: float
+    limit_s: float
+
+
+@dataclass(frozen=True)
+class Prices:
+    input_usd_per_mtok: float
+    cached_input_usd_per_mtok: float
+    output_usd_per_mtok: float
+
+
+@dataclass(frozen=True)
+class Objective:
+    name: Literal["cost", "goodput", "profit"]
+    max_usd_per_hour: float | None = None
+
+
+@dataclass(frozen=True)
+class Scenario:
+    name: str
+    model: str  # id of a card; resolve with llm.catalogue.load_model(scenario.model, base_dir)
+    precision: Precision
+    engine: Engine
+    workload: Workload
+    sites: tuple[Site, ...]
+    links: tuple[Link, ...]
+    slo: tuple[SloLimit, ...]
+    slo_within: float | None  # share that goodput must hold; None: no such row
+    prices: Prices | None
+    objective: Objective
+    spares: Mapping[Role, int]
+    max_utilization: Mapping[Role, float]
+    cny_per_usd: float | None
+    assumptions: tuple[Assumption, ...]
+    base_dir: str = "."
+    file: str = "<scenario>"
+    sha256: str = ""
+    warnings: tuple[str, ...] = ()
+    lines: Mapping[str, int] = field(default_factory=dict)  # key path -> line of the file
