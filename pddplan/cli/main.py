@@ -8,10 +8,14 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Sequence
-from typing import NoReturn
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any, NoReturn
 
 import typer
+from typer.main import get_command
 
 from pddplan.cli import check, hardware, init, model, schema, solve
 from pddplan.cli.options import Quiet, Version
@@ -50,13 +54,20 @@ def root(context: typer.Context, version: Version = False, quiet: Quiet = False)
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
+@cache
+def command() -> Callable[..., Any]:
+    """The commands as the command-line library runs them; put together once a process."""
+    return get_command(app)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run one command line; the exit code."""
     as_json = "--json" in arguments
+    _keep_stderr_clean()
     try:
-        code = app(list(arguments), prog_name="pddplan", standalone_mode=False)
+        code = command()(list(arguments), prog_name="pddplan", standalone_mode=False)
     except InputError as error:
-        report_problems(error.problems, as_json=as_json)
+        report_problems([_placed(problem, arguments) for problem in error.problems], as_json=as_json)
         return 2
     except _UsageError as error:
         report_problems([_usage_problem(error, arguments)], as_json=as_json)
@@ -73,6 +84,20 @@ def main(arguments: Sequence[str]) -> int:
     if code == INTERRUPTED:  # the library has turned Ctrl-C into this code already
         print("Interrupted.", file=sys.stderr)
     return code if isinstance(code, int) else 0
+
+
+def _keep_stderr_clean() -> None:
+    """A library's RuntimeWarning is for developers; with --json it would even spoil what a program reads."""
+    if not os.environ.get("PDDPLAN_DEBUG") and not sys.warnoptions:
+        warnings.simplefilter("ignore", RuntimeWarning)
+
+
+def _placed(problem: Problem, arguments: Sequence[str]) -> Problem:
+    """What isn't about a file is about an argument: the command stands in the file's place."""
+    if problem.file:
+        return problem
+    command = [a for a in arguments if not a.startswith("-")][:-1]
+    return replace(problem, file=" ".join(["pddplan", *command]), key="")
 
 
 def _usage_problem(error: Exception, arguments: Sequence[str]) -> Problem:

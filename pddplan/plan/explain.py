@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pddplan.errors import Excuse
 from pddplan.plan.options import line_options
 from pddplan.plan.records import Alternative, Architecture, Binding, CostSplit
@@ -14,8 +17,11 @@ from pddplan.serve.context import Context
 from pddplan.serve.deployment import Deployment, LineChoice, Pool
 from pddplan.serve.evaluate import evaluate
 from pddplan.serve.records import Evaluation, SloValue
+from pddplan.serve.slo import constraint_name
 from pddplan.spec.catalogue import chip_assumptions
-from pddplan.spec.types import Assumption
+from pddplan.spec.types import Assumption, SloLimit, Source
+
+Array = NDArray[np.float64]
 
 MAX_ALTERNATIVES = 4
 ROLE_WORDS = {
@@ -50,7 +56,7 @@ def _pool_binding(context: Context, deployment: Deployment, pool: Pool, evaluati
                 return Binding(f"{words}: without it {_phrase(row)}", _slack(evaluation, row), _fix(row, pool))
         return Binding(f"{words}: one instance, {size}", 0.0, "A layout of fewer chips would cost less, if it fits.")
     fewer = replace(pool, instances=pool.instances - 1)
-    less = evaluate(context, replace(deployment, **{_field(pool): fewer}), detail=False)
+    less = evaluate(context, _with_pool(deployment, fewer), detail=False)
     if less.feasible:
         return Binding(f"{words}: pinned or in whole nodes", 0.0, "")
     row = _worst(less.excuses)
@@ -74,8 +80,15 @@ def _line_binding(context: Context, deployment: Deployment, line: LineChoice, ev
     return Binding(f"line: at {next_down.gbit_per_s:g} Gbit/s {_phrase(row)}", _slack(evaluation, row), fix)
 
 
-def _field(pool: Pool) -> str:
-    return {"prefill": "prefill", "relay_decode": "relay", "main_decode": "main", "aggregated": "aggregated"}[pool.role]
+def _with_pool(deployment: Deployment, pool: Pool) -> Deployment:
+    """The deployment with this pool in its role's place."""
+    if pool.role == "prefill":
+        return replace(deployment, prefill=pool)
+    if pool.role == "relay_decode":
+        return replace(deployment, relay=pool)
+    if pool.role == "main_decode":
+        return replace(deployment, main=pool)
+    return replace(deployment, aggregated=pool)
 
 
 def _worst(excuses: Iterable[Excuse]) -> Excuse:
@@ -108,9 +121,6 @@ def _line_slack(evaluation: Evaluation) -> float:
 
 
 def _slo_of(values: tuple[SloValue, ...], excuse: Excuse) -> SloValue | None:
-    from pddplan.serve.slo import constraint_name
-    from pddplan.spec.types import SloLimit
-
     for value in values:
         if value.limit_s is None:
             continue
@@ -138,11 +148,21 @@ def alternatives(search: Search, best: Found) -> tuple[Alternative, ...]:
         key = _kind(plan)
         if key != _kind(best) and (key not in found or plan.usd_per_hour < found[key].usd_per_hour):
             found[key] = plan
+    # a plan that buys more of the same for no more money (whole nodes) is no alternative
+    found = {key: plan for key, plan in found.items() if not _only_larger(plan, best)}
     ranked = sorted(found.values(), key=lambda f: (f.usd_per_hour, str(_kind(f))))[:MAX_ALTERNATIVES]
     return tuple(
         Alternative(plan.usd_per_hour, architecture_of(plan.deployment, plan.evaluation), _differs(plan, best))
         for plan in ranked
     )
+
+
+def _only_larger(plan: Found, best: Found) -> bool:
+    mine = {p.role: p for p in plan.deployment.pools}
+    theirs = {p.role: p for p in best.deployment.pools}
+    if mine.keys() != theirs.keys() or plan.deployment.line != best.deployment.line:
+        return False
+    return all(p.offer.key == theirs[r].offer.key and p.chips >= theirs[r].chips for r, p in mine.items())
 
 
 def _kind(plan: Found) -> tuple[object, ...]:
@@ -173,7 +193,7 @@ def assumptions(context: Context, deployment: Deployment) -> tuple[Assumption, .
         found += [a for a in chip_assumptions(pool.offer.chip) if a not in found]
         curves = getattr(getattr(pool.service, "instance", None), "curves", None)
         if curves is not None:
-            source = "fitted" if curves.confidence == "fitted" else "estimate"
+            source: Source = "fitted" if curves.confidence == "fitted" else "estimate"
             entry = Assumption(
                 f"efficiency.{pool.offer.chip.id}", curves.id, source, f"typical error of an op {curves.band:.0%}"
             )
@@ -192,9 +212,7 @@ def assumptions(context: Context, deployment: Deployment) -> tuple[Assumption, .
     return tuple(found)
 
 
-def _quantiles(values, weights):  # type: ignore[no-untyped-def]
-    import numpy as np
-
+def _quantiles(values: Array, weights: Array) -> list[float]:
     order = np.argsort(values)
     at = np.cumsum(weights[order])
     return [float(values[order][min(int(np.searchsorted(at, q)), values.size - 1)]) for q in (0.5, 0.9, 0.99)]

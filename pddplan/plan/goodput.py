@@ -4,74 +4,103 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pddplan.plan.options import Shop, build_shop
 from pddplan.plan.records import PlanResult
-from pddplan.plan.search import GAP, Found, Search
+from pddplan.plan.result import headroom_rps
+from pddplan.plan.search import GAP, Search
 from pddplan.serve.context import Context
-from pddplan.spec.types import Scenario
 
 if TYPE_CHECKING:
     from pddplan.plan.solve import Progress
 
-SolveCost = Callable[[Scenario, float, float, "Progress | None"], tuple[Context, Search]]
-FIRST_STEP = 1.6
-MAX_RATE_FACTOR = 1e6
+STEP_UP = 1.5  # while no upper bound is known
+STEP_DOWN = 4.0  # while no rate is feasible
+LEAST_FACTOR = 1e-6  # of the scenario's rate: below it nothing is tried
+MOST_FACTOR = 1e6
 
 
-def solve_goodput(
-    scenario: Scenario, deadline: float, progress: Progress | None, solve_cost: SolveCost
-) -> PlanResult:
-    """Largest feasible rate by bisection of the cheapest-plan problem, to a proven gap of 0.1 %.
+@dataclass
+class Bracket:
+    """Largest rate with a plan and smallest without one [1/s]."""
 
-    Feasibility is monotone in the rate for the optimum (a plan for more serves less), so each infeasible rate is an
-    upper bound and each feasible one a lower. The scenario's rate is where the search starts.
+    low: float = 0.0
+    high: float = math.inf
+    last: Search | None = None
+
+    @property
+    def closed(self) -> bool:
+        return self.low > 0 and self.high - self.low <= GAP * self.low
+
+
+def solve_goodput(context: Context, deadline: float, progress: Progress | None) -> PlanResult:
+    """Largest feasible rate, to a proven gap of 0.1 %.
+
+    A plan for more serves less, so feasibility is monotone in the rate: each rate without a plan bounds from above.
+    A feasible one is raised at once to the rate at which its own plan breaks. The cheapest plan at that rate is the
+    answer.
     """
     from pddplan.plan.infeasible import explain_infeasible
     from pddplan.plan.solve import cheapest, feasible_result
 
     start = time.perf_counter()
-    budget = scenario.objective.max_usd_per_hour or math.inf
-    best: tuple[Context, Search, Found] | None = None
-    low, high = 0.0, math.inf
-    rate = scenario.workload.request_rate_per_s
-    last: tuple[Context, Search] | None = None
-    while high - low > GAP * low if low > 0 else True:
-        if time.monotonic() > deadline or (high < 1e-9 and low == 0.0):
-            break
+    budget = context.scenario.objective.max_usd_per_hour or math.inf
+    shop = build_shop(context)
+    bracket = Bracket()
+    rate = context.rate
+    while not bracket.closed and time.monotonic() < deadline:
         if progress is not None:
-            progress(f"goodput between {low:.4g} and {high:.4g} requests/s")
-        trial = replace(scenario, workload=replace(scenario.workload, request_rate_per_s=rate))
-        last = solve_cost(trial, budget, deadline, progress)
-        if last[1].best is not None:
-            low, best = rate, (*last, last[1].best)
-        else:
-            high = rate
-        if math.isinf(high):
-            if low > scenario.workload.request_rate_per_s * MAX_RATE_FACTOR:
-                break
-            rate = low * FIRST_STEP
-        elif low == 0.0:
-            rate = high / FIRST_STEP
-            if rate < scenario.workload.request_rate_per_s * 1e-4:
-                break
-        else:
-            rate = (low + high) / 2
-    if best is None:
-        assert last is not None
-        return explain_infeasible(last[0], last[1], cheapest, deadline)
-    result = feasible_result(*best)
-    bound = high if math.isfinite(high) else low
-    proven = bound - low <= GAP * low * (1 + 1e-9)
+            progress(f"goodput between {bracket.low:.4g} and {bracket.high:.4g} requests/s")
+        _try_rate(context, shop, budget, deadline, rate, bracket)
+        if not LEAST_FACTOR < rate / context.rate < MOST_FACTOR:
+            break
+        rate = _next(bracket, rate)
+    if bracket.low == 0.0:
+        assert bracket.last is not None
+        return explain_infeasible(bracket.last.context, bracket.last, cheapest, deadline)
+    at = context.at_rate(bracket.low)
+    final = cheapest(at, budget, deadline, progress, shop)
+    if final.best is None:  # the deadline came first: the last plan that held is what is known
+        final = bracket.last or final
+    assert final.best is not None
+    result = feasible_result(at, final, final.best)
+    bound = bracket.high if math.isfinite(bracket.high) else bracket.low
     return replace(
         result,
-        status="feasible" if proven else "unknown",
+        status="feasible" if bracket.closed else "unknown",
         objective="goodput",
-        value=low,
+        value=bracket.low,
         unit="requests/s",
         bound=bound,
-        gap=(bound - low) / low,
+        gap=(bound - bracket.low) / bracket.low,
         timing_s={"load": 0.0, "solve": time.perf_counter() - start, "evaluate": 0.0},
     )
+
+
+def _try_rate(
+    context: Context, shop: Shop, budget: float, deadline: float, rate: float, bracket: Bracket
+) -> None:
+    """Look for any plan at a rate and move one end of the bracket."""
+    from pddplan.plan.solve import cheapest
+
+    search = cheapest(context.at_rate(rate), budget, deadline, None, shop, first_only=True)
+    if search.best is not None:
+        bracket.last = search
+        reached = headroom_rps(search.context, search.best.deployment)
+        bracket.low = max(bracket.low, min(reached, bracket.high * (1 - GAP / 4)))
+    elif search.complete:
+        bracket.high = min(bracket.high, rate)
+        bracket.last = bracket.last or search
+
+
+def _next(bracket: Bracket, rate: float) -> float:
+    if math.isinf(bracket.high):
+        return bracket.low * STEP_UP
+    if bracket.low == 0.0:
+        return rate / STEP_DOWN
+    # a little above what a plan is known for: the usual case is that nothing more is to be had
+    if bracket.high > bracket.low * 1.05:
+        return bracket.low * (1 + 0.25 * (bracket.high / bracket.low - 1))
+    return max((bracket.low + bracket.high) / 2, bracket.low * (1 + GAP * 0.9))

@@ -8,15 +8,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from pddplan.errors import Excuse
+from pddplan.plan.options import PoolOption, site_pairs
 from pddplan.plan.records import Fix, PlanResult
 from pddplan.plan.search import Found, Search
 from pddplan.serve.context import Context
+from pddplan.serve.deployment import Deployment, LineChoice
 from pddplan.serve.slo import constraint_name
 from pddplan.spec.catalogue import catalogue_date
 from pddplan.spec.types import Link, Scenario, Site, SloLimit
 
-CHIP_FACTORS = (2, 4, 16)
-LINE_FACTORS = (2, 4, 10, 40, 100)
+CHIP_FACTORS = (1.25, 1.5, 2, 3, 4, 8, 16)
+LINE_FACTORS = (2, 4, 10, 20, 40, 100)
 SECONDS_PER_TRIAL = 20.0
 MAX_FIXES = 4
 
@@ -35,6 +37,8 @@ class Change:
 def explain_infeasible(context: Context, search: Search, cheapest: Solve, deadline: float = math.inf) -> PlanResult:
     """The infeasible answer; ``unknown`` when the time limit ended the search first."""
     scenario = context.scenario
+    if search.complete:
+        try_largest(search)
     excuses = nearest_excuses(search)
     fixes = find_fixes(context, search, cheapest, deadline) if search.complete else ()
     worst = excuses[0] if excuses else Excuse("none", 0.0, 0.0)
@@ -69,6 +73,46 @@ def explain_infeasible(context: Context, search: Search, cheapest: Solve, deadli
     )
 
 
+def try_largest(search: Search) -> None:
+    """Evaluate the largest plans there are, one per prefill option and main-decode option: how near does it come?"""
+    shop = search.shop
+    for option in shop.pools["aggregated"]:
+        search.try_plan(Deployment(aggregated=option.pool(option.max_instances)))
+    for source, target in site_pairs(search.context.scenario):
+        lines = [k for k in shop.lines if (k.from_site, k.to_site) == (source.name, target.name)]
+        line = max(lines, key=lambda k: k.capacity_bytes_per_s, default=None)
+        if line is None and source.name != target.name:
+            continue
+        mains = [o for o in shop.pools["main_decode"] if o.site.name == target.name]
+        relays = [o for o in shop.pools["relay_decode"] if o.site.name == source.name] if line else []
+        for prefill in (o for o in shop.pools["prefill"] if o.site.name == source.name):
+            for main in mains:
+                deployment = _largest(search, prefill, main, relays, line)
+                if deployment is not None:
+                    search.try_plan(deployment)
+
+
+def _largest(
+    search: Search, prefill: PoolOption, main: PoolOption, relays: list[PoolOption], line: LineChoice | None
+) -> Deployment | None:
+    """All chips in use: prefill gets what is left beside one relay instance and, on its own offer, half for decode."""
+    relay = min(relays, key=lambda o: o.chips, default=None)
+    shared = main.offer.key == prefill.offer.key
+    mains = max(main.max_instances // 2, 1) if shared else main.max_instances
+    spare = relay.chips if relay is not None and relay.offer.key == prefill.offer.key else 0
+    room = prefill.offer.max_chips - spare - (mains * main.chips if shared else 0)
+    count = min(room // prefill.chips, prefill.max_instances)
+    if count < 1:
+        return None
+    return Deployment(
+        prefill=prefill.pool(count),
+        relay=relay.pool(1) if relay is not None else None,
+        main=main.pool(mains),
+        line=line,
+        decode_cache=search.context.scenario.engine.decode_prefix_sharing,
+    )
+
+
 def nearest_excuses(search: Search) -> tuple[Excuse, ...]:
     """Rows broken by the plan that came closest; without one, what kept plans from being tried at all."""
     closest = nearest_plan(search)
@@ -84,7 +128,7 @@ def nearest_excuses(search: Search) -> tuple[Excuse, ...]:
 
 def nearest_plan(search: Search) -> Found | None:
     """Refused plan with the smallest worst violation, the cheapest among equals."""
-    known = [f for f in search.refused if f.evaluation.slo]
+    known = [f for f in search.refused if math.isfinite(f.evaluation.decode_hit_rate)]
     return min(known, key=lambda f: (round(_worst(f), 6), f.usd_per_hour), default=None)
 
 
@@ -109,22 +153,37 @@ def find_fixes(context: Context, search: Search, cheapest: Solve, deadline: floa
     found = [*_slo_fixes(context, search)]
     until = min(time.monotonic() + SECONDS_PER_TRIAL * 2, deadline)
     for family in (*_chip_families(context.scenario), *_line_families(context.scenario)):
-        for change in family:
-            if time.monotonic() > until:
-                break
-            solved = _solved(context, change, cheapest, until)
-            if solved is not None:
-                found.append(Fix(change.what, change.overrides, solved.usd_per_hour))
-                break
+        fix = _least_change(context, family, cheapest, until)
+        if fix is not None:
+            found.append(fix)
     found.sort(key=lambda f: (f.usd_per_hour if f.usd_per_hour is not None else math.inf, f.what))
     return tuple(found[:MAX_FIXES])
+
+
+def _least_change(context: Context, family: list[Change], cheapest: Solve, until: float) -> Fix | None:
+    """Smallest change of a family (ascending) that lets a plan hold: the largest first, to see whether any does, then
+    by halving."""
+    fix: Fix | None = None
+    low, high = 0, len(family) - 1
+    index = high
+    while low <= high and time.monotonic() < until:
+        solved = _solved(context, family[index], cheapest, until)
+        if solved is not None:
+            fix = Fix(family[index].what, family[index].overrides, solved.usd_per_hour)
+            high = index - 1
+        elif fix is None:
+            return None
+        else:
+            low = index + 1
+        index = (low + high) // 2
+    return fix
 
 
 def _solved(context: Context, change: Change, cheapest: Solve, until: float) -> Found | None:
     from pddplan.plan.solve import prepare
 
     deadline = min(time.monotonic() + SECONDS_PER_TRIAL, until)
-    return cheapest(prepare(change.scenario), search_budget(context.scenario), deadline).best
+    return cheapest(prepare(change.scenario), search_budget(context.scenario), deadline, first_only=True).best
 
 
 def search_budget(scenario: Scenario) -> float:
@@ -159,13 +218,13 @@ def _slo_key(limit: SloLimit, value_s: float) -> tuple[str, str]:
     return f"slo.{limit.metric}_{unit}.{name}", f"{shown:g}"
 
 
-def _chip_families(scenario: Scenario) -> Iterator[Iterator[Change]]:
+def _chip_families(scenario: Scenario) -> Iterator[list[Change]]:
     for i, site in enumerate(scenario.sites):
         for j, _ in enumerate(site.offers):
-            yield (_more_chips(scenario, i, j, factor) for factor in CHIP_FACTORS)
+            yield [_more_chips(scenario, i, j, factor) for factor in CHIP_FACTORS]
 
 
-def _more_chips(scenario: Scenario, i: int, j: int, factor: int) -> Change:
+def _more_chips(scenario: Scenario, i: int, j: int, factor: float) -> Change:
     site = scenario.sites[i]
     offer = site.offers[j]
     most = math.ceil(offer.max_chips * factor / offer.buy_in) * offer.buy_in
@@ -175,10 +234,10 @@ def _more_chips(scenario: Scenario, i: int, j: int, factor: int) -> Change:
     return Change(what, (f"sites[{i}].chips[{j}].max={most}",), replace(scenario, sites=sites))
 
 
-def _line_families(scenario: Scenario) -> Iterator[Iterator[Change]]:
+def _line_families(scenario: Scenario) -> Iterator[list[Change]]:
     for i, link in enumerate(scenario.links):
-        yield (_faster_line(scenario, i, link, factor) for factor in LINE_FACTORS)
-        yield (_more_streams(scenario, i, link, factor) for factor in LINE_FACTORS[:3])
+        yield [_faster_line(scenario, i, link, factor) for factor in LINE_FACTORS]
+        yield [_more_streams(scenario, i, link, factor) for factor in LINE_FACTORS[:4]]
 
 
 def _faster_line(scenario: Scenario, i: int, link: Link, factor: int) -> Change:

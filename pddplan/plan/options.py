@@ -22,7 +22,7 @@ from pddplan.perf.service import (
     prefill_service,
 )
 from pddplan.serve.context import Context
-from pddplan.serve.decode_stage import StepTable
+from pddplan.serve.decode_stage import LOG_SPAN, StepTable
 from pddplan.serve.deployment import LineChoice, Pool
 from pddplan.serve.main_decode import occupancy_tail
 from pddplan.spec.types import ChipOffer, Role, Scenario, Site
@@ -30,6 +30,7 @@ from pddplan.spec.types import ChipOffer, Role, Scenario, Site
 Array = NDArray[np.float64]
 
 DOMINANCE_SLACK = 1e-9
+HIDDEN_SHARE = 0.05  # of a first-token limit: a transfer this short is as good as none
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,17 +167,25 @@ def _figures(context: Context, option: PoolOption) -> Array:
         return np.array([float(option.chips)])
     most = min(service.max_batch, service.kv_pool_bytes / kv, table.largest_batch(context.tpot_limit_s()))
     speed = most / float(table(np.asarray(max(most, 1e-6)))) if most >= 1 else 0.0
-    useful = max(
-        (k.streams * k.stream_bytes_per_s for k in context.scenario.links), default=math.inf
-    )  # a NIC faster than any flow of the line is as good as another, except to a relay
     nic = option.offer.chip.scale_out_bytes_per_s * service.parallelism.tp * service.parallelism.pp
-    if option.role == "main_decode" and context.scenario.links:
-        nic = min(nic * context.nic_goodput, useful)
-    half = float(table(np.asarray(max(most / 2, 1e-6))))
-    figures = [option.chips, option.chips / max(speed, 1e-9), 1.0 / nic, float(table.seconds[0]), half]
+    nic = min(nic * context.nic_goodput, _useful_nic(context, option.role))
+    capacity = most if option.role == "relay_decode" else speed
+    figures = [option.chips, option.chips / max(capacity, 1e-9), 1.0 / nic]
     if option.role == "main_decode":
         figures.append(option.chips / max(service.kv_pool_bytes, 1.0))
     return np.array(figures, dtype=float)
+
+
+def _useful_nic(context: Context, role: Role) -> float:
+    """NIC rate of a decode instance beyond which nothing gets better [B/s].
+
+    Main decode over a line: what a flow reaches on it. Else the rate at which the largest prompt's KV takes 5 % of
+    the tightest first-token limit (of a second without one).
+    """
+    if role == "main_decode" and context.scenario.links:
+        return max(k.streams * k.stream_bytes_per_s for k in context.scenario.links)
+    tightest = min((s.limit_s for s in context.limits("ttft")), default=1.0)
+    return float(context.demand.kv_prompt.max()) / (HIDDEN_SHARE * tightest)
 
 
 def line_options(scenario: Scenario) -> tuple[LineChoice, ...]:
@@ -197,40 +206,46 @@ def line_options(scenario: Scenario) -> tuple[LineChoice, ...]:
 
 
 def _beats(other: LineChoice, line: LineChoice) -> bool:
-    """``other`` is no slower, no dearer and no dearer per byte; ties go to fewer lines, then the earlier tier."""
+    """``other`` is as fast, no dearer and no dearer per byte; ties go to fewer lines, then the earlier tier.
+
+    A faster line doesn't beat a slower one at the same price: the slower one leaves more tokens to the relay, which
+    can spare an instance of main decode.
+    """
     a, b = other.link.tiers[other.tier], line.link.tiers[line.tier]
     if a.burst_95 != b.burst_95 or (a.burst_95 is not None and other.lines != line.lines):
         return False
     bytes_a, bytes_b = a.usd_per_byte.get(other.from_site, 0.0), b.usd_per_byte.get(line.from_site, 0.0)
-    no_worse = other.gbit_per_s >= line.gbit_per_s and other.port_usd_per_hour <= line.port_usd_per_hour
+    no_worse = other.gbit_per_s == line.gbit_per_s and other.port_usd_per_hour <= line.port_usd_per_hour
     if not (no_worse and bytes_a <= bytes_b):
         return False
-    better = (
-        other.gbit_per_s > line.gbit_per_s or other.port_usd_per_hour < line.port_usd_per_hour or bytes_a < bytes_b
-    )
+    better = other.port_usd_per_hour < line.port_usd_per_hour or bytes_a < bytes_b
     return better or (other.lines, other.tier) < (line.lines, line.tier)
 
 
-def admitted(table: StepTable, slots: float, counts: Array, pooled: bool, epsilon: float) -> Array:
-    """Largest mean number running on each count of instances with K slots each that the admission row lets in.
+def admitted(
+    table: StepTable, slots: float, counts: Array, pooled: bool, epsilon: float, *, poisson: bool = False
+) -> Array:
+    """Mean number running that the admission row lets in at most, on each count of instances with K slots each.
 
-    The row's law widens as steps lengthen with the batch (``dispersion``), so the mean is searched on a grid of
-    batches per instance, 0.5 % apart. Shape (counts,).
+    The row's law widens as steps lengthen with the batch, exactly as ``settle`` says (``poisson``: it doesn't, the
+    relay's), so the mean is searched on a grid of batches per instance, 0.5 % apart. The answer is the grid's next
+    batch above the last that fits: an upper bound, which the integer program needs. Shape (counts,).
     """
-    k = math.floor(slots)
-    if k < 1:
+    if slots < 1 and not (pooled and poisson):
         return np.zeros(counts.size)
-    batch = np.geomspace(max(k * 0.02, 1e-3), k, 800)
-    log_step = np.log(np.maximum(table(batch), 1e-12))
-    slope = np.clip(np.gradient(log_step, np.log(batch)), 0.0, 0.98)
-    width = 1.0 / (1.0 - slope)
+    batch = np.geomspace(max(slots * 0.02, 1e-3), max(slots, 2e-3), 800)
+    width = np.ones(batch.size)
+    if not poisson:
+        bend = np.log(table(batch * 1.1) / np.maximum(table(batch * 0.9), 1e-12)) / LOG_SPAN
+        width = 1.0 / (1.0 - np.clip(bend, 0.0, 0.98))
     if not pooled:
-        fits = occupancy_tail(batch, float(k), width) <= epsilon
-        per = float(batch[fits].max()) if fits.any() else 0.0
-        return np.asarray(per * counts, dtype=float)
-    tail = occupancy_tail(batch[None, :] * counts[:, None], np.floor(slots * counts)[:, None], width[None, :])
-    best = np.where(tail <= epsilon, batch[None, :], 0.0).max(axis=1)
-    return np.asarray(best * counts, dtype=float)
+        fits = (occupancy_tail(batch, float(math.floor(slots)), width) <= epsilon)[None, :]
+    else:
+        tail = occupancy_tail(batch[None, :] * counts[:, None], np.floor(slots * counts)[:, None], width[None, :])
+        fits = tail <= epsilon
+    last = batch.size - 1 - np.argmax(fits[:, ::-1], axis=1)
+    above = np.where(fits.any(axis=1), batch[np.minimum(last + 1, batch.size - 1)], batch[0])
+    return np.asarray(above * counts, dtype=float)
 
 
 def site_pairs(scenario: Scenario) -> Sequence[tuple[Site, Site]]:

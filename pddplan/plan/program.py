@@ -9,7 +9,7 @@ tokens, idle memory that the tuple's hit rate needs, inventory, power, budget, a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,17 +23,16 @@ from pddplan.spec.types import ChipOffer
 
 Array = NDArray[np.float64]
 
-LAG_MARGIN = 0.02  # share of the hits that may lag behind their transfer
 BIG_ROOM = 1e18  # bytes, stands for "memory doesn't bind" in the rows
 
 
 @dataclass(frozen=True)
 class Point:
-    """A whole plan: prefill count and chosen decode choices (index into the tuple's lists; relay None: no relay)."""
+    """A whole plan: prefill count and chosen decode choices (relay None: no relay)."""
 
     prefill: int
-    main: int
-    relay: int | None
+    main: DecodeChoice
+    relay: DecodeChoice | None
 
 
 @dataclass(frozen=True)
@@ -59,6 +58,7 @@ class Tuple:
     mains: tuple[DecodeChoice, ...]
     relays: tuple[DecodeChoice, ...]
     cuts: Cuts = field(default_factory=Cuts)
+    use_filter: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,11 +92,18 @@ class _Rows:
         self.high.append(high / scale)
 
 
-def solve_program(context: Context, level: Tuple, bounds: Bounds, limit_usd_per_hour: float = math.inf, q_high: float = 1.0) -> Relaxed | None:
+def solve_program(
+    context: Context, whole: Tuple, bounds: Bounds, limit_usd_per_hour: float = math.inf, q_high: float = 1.0
+) -> Relaxed | None:
     """Cheapest plan of the tuple under the optimistic rows; None where there is none below the limit."""
     from scipy.optimize import Bounds as Box
     from scipy.optimize import LinearConstraint, milp
 
+    if not _in_reach(context, bounds):
+        return None
+    level = _without_hopeless(context, whole, bounds, limit_usd_per_hour, q_high)
+    if _cheapest_pair(context, level, bounds) + _least_beside(level) >= limit_usd_per_hour:
+        return None
     classes = bounds.classes
     n_main, n_relay, n_class = len(level.mains), len(level.relays), classes.weight.size
     offers = _offers(level)
@@ -124,7 +131,8 @@ def solve_program(context: Context, level: Tuple, bounds: Bounds, limit_usd_per_
     upper = np.ones(total)
     upper[y] = np.inf
     upper[first_node:] = np.inf
-    upper[mains] = _possible(context, level, bounds, q_high)
+    if not n_relay:
+        upper[x], upper[y] = 0.0, 0.0
     integral = np.zeros(total)
     integral[: n_main + n_relay] = 1
     integral[first_node:] = 1
@@ -138,8 +146,17 @@ def solve_program(context: Context, level: Tuple, bounds: Bounds, limit_usd_per_
     if answer.x is None:
         return None
     chosen = np.flatnonzero(answer.x[relays] > 0.5) if n_relay else np.empty(0, dtype=int)
-    point = Point(level.instances, int(np.argmax(answer.x[mains])), int(chosen[0]) if chosen.size else None)
-    return Relaxed(float(costs @ np.round(answer.x * integral, 0) + constant), point)
+    relay = level.relays[int(chosen[0])] if chosen.size else None
+    point = Point(level.instances, level.mains[int(np.argmax(answer.x[mains]))], relay)
+    cost = float(costs @ np.round(answer.x * integral, 0))
+    return Relaxed(min(cost, float(answer.mip_dual_bound)) + constant, point)
+
+
+def _in_reach(context: Context, bounds: Bounds) -> bool:
+    """Whether the best route of every class meets the first-token quantiles: else no program is needed."""
+    classes = bounds.classes
+    best = np.maximum(classes.direct_ok, classes.relay_ok) @ classes.weight
+    return all(best[i] >= limit.quantile - 1e-9 for i, limit in enumerate(context.limits("ttft")))
 
 
 def _main_rows(
@@ -147,25 +164,31 @@ def _main_rows(
 ) -> None:
     """Tokens of main decode, less what hand-overs take, per option; and its idle memory.
 
-    A hand-over of e tokens lengthens the instance's steps by at least e/v, so with u the share of an instance's time
-    it serves (1 - u) of its tokens: for the option chosen, sum cap z + Y >= tokens + (cap/I) sum (e/v) x.
+    A hand-over of e tokens takes its instance at least e/v, so D = sum (e/v) x is instance-time per second; on I
+    instances each spends u = D/I so. For the option chosen, with each line (a, b) above g(u): a I - b D + Y >= tokens.
     """
     mains, x, one_y = columns
     join = np.concatenate
     options = list(dict.fromkeys(c.option for c in level.mains))
     for option in options:
         mine = np.array([c.option is option for c in level.mains])
-        tokens = np.array([c.tokens_per_s if m else 0.0 for c, m in zip(level.mains, mine, strict=True)])
-        per = max(c.tokens_per_s / c.instances for c in level.mains if c.option is option)
-        speed = next(c.extend_tokens_per_s for c in level.mains if c.option is option)
-        drag = min(per / speed, 1.0) * handed if speed > 0 and math.isfinite(per) else np.zeros(x.size)
-        big = bounds.tokens_per_s + float(drag.sum())
-        # rows of the options that aren't chosen are switched off by their own binaries
-        rows.add(
-            (join([mains, x, one_y]), join([np.where(mine, np.minimum(tokens, big * 4), big), -drag, np.ones(1)])),
-            bounds.tokens_per_s * (1 - 1e-9),
-            math.inf,
-        )
+        first = next(c for c in level.mains if c.option is option)
+        counts = np.array([c.instances for c in level.mains], dtype=float)
+        plain = np.array([c.tokens_per_s for c in level.mains])
+        passes = handed / first.extend_tokens_per_s if first.extend_tokens_per_s > 0 else np.zeros(x.size)
+        relief = np.array([first.relief])
+        for a, b in first.drag or ((math.inf, 0.0),):
+            drag = b * passes
+            big = bounds.tokens_per_s + float(drag.sum())
+            most = np.minimum(np.minimum(plain if b == 0.0 else a * counts, a * counts), 4 * big)
+            # rows of the options that aren't chosen are switched off by their own binaries
+            rows.add(
+                (join([mains, x, one_y]), join([np.where(mine, most, big), -drag, relief])),
+                bounds.tokens_per_s * (1 - 1e-9),
+                math.inf,
+            )
+        tokens = np.where(mine, np.minimum(plain, 4 * bounds.tokens_per_s), bounds.tokens_per_s)
+        rows.add((join([mains, one_y]), join([tokens, relief])), bounds.tokens_per_s * (1 - 1e-9), math.inf)
     # room - running(tokens) - under way >= idle needed, running by its tangent
     room = np.array([min(c.room_bytes, BIG_ROOM) for c in level.mains])
     base = np.array([c.resting[0] + c.resting[1] * bounds.tokens_per_s for c in level.mains])
@@ -178,16 +201,69 @@ def _main_rows(
     )
 
 
-def _possible(context: Context, level: Tuple, bounds: Bounds, q_high: float) -> Array:
-    """1 for the main-decode choices that can lie in the tuple's interval: one with so much memory that even full, with the
-    most under way, it holds more than q_high of the prefixes belongs to another interval."""
-    if context.scenario.workload.decode_prefix_hit_rate is not None or math.isinf(bounds.under_way_worst):
-        return np.ones(len(level.mains))
-    if not context.scenario.engine.decode_prefix_sharing:
-        return np.ones(len(level.mains))
-    spare = [c.room_bytes - c.running_bytes - bounds.under_way_worst for c in level.mains]
-    # hits of turns that end on the relay before their transfer may lag, which lowers q: allowed for by LAG_MARGIN
-    return np.array([float(context.share_for_idle(s) * (1 - LAG_MARGIN) <= q_high) for s in spare])
+def _without_hopeless(
+    context: Context, level: Tuple, bounds: Bounds, limit_usd_per_hour: float, q_high: float
+) -> Tuple:
+    """The tuple without decode choices that no plan below the limit can use: they only slow the program down.
+
+    Main decode: too few tokens/s even with the most that a relay can take; dearer by itself than what the limit leaves;
+    or so much memory that even full, with the most under way, it holds more than q_high of the prefixes (it belongs to
+    another interval). Relays: dearer than what the limit leaves beside the cheapest main decode.
+    """
+    classes = bounds.classes
+    share = context.rate * classes.weight
+    needed = bounds.tokens_per_s * (1 - 1e-9)
+    if level.relays:
+        taken = float(share @ classes.most) + bounds.shift_tokens_per_s
+        needed -= taken * max((c.relief for c in level.mains), default=1.0)
+    memory = math.inf
+    sharing = context.scenario.engine.decode_prefix_sharing and context.demand.atoms.hit_rate > 0
+    # hits of turns that end on the relay before their transfer may lag, which lowers q
+    least = max(1.0 - bounds.lag_share, 1e-9)
+    if sharing and context.scenario.workload.decode_prefix_hit_rate is None and q_high < least:
+        memory = (context.idle_for_share(q_high / least) + bounds.under_way_worst) * (1 + 1e-4)
+    room = limit_usd_per_hour - _least_beside(level)
+    mains = tuple(
+        c
+        for c in level.mains
+        if c.tokens_per_s >= needed and c.room_bytes - c.running_bytes <= memory and _least_usd(c) <= room
+    )
+    left = room - min((_least_usd(c) for c in mains), default=math.inf)
+    relays = tuple(c for c in level.relays if _least_usd(c) <= left)
+    return replace(level, mains=mains, relays=relays)
+
+
+def _cheapest_pair(context: Context, level: Tuple, bounds: Bounds) -> float:
+    """Least cost of a main-decode choice and a relay (or none) that make all tokens together [USD/h]: a bound that
+    needs no program, inf if none do."""
+    if not level.mains:
+        return math.inf
+    share = context.rate * bounds.classes.weight
+    most = float(share @ bounds.classes.most) + bounds.shift_tokens_per_s
+    tokens = np.array([c.tokens_per_s for c in level.mains])
+    relief = np.array([c.relief for c in level.mains])
+    usd = np.array([_least_usd(c) for c in level.mains])
+    makes, price = np.zeros(1), np.zeros(1)
+    if level.relays:
+        full = np.array([math.inf if level.use_filter else c.tokens_per_s + share.sum() for c in level.relays])
+        makes = np.concatenate([makes, np.minimum(full, most)])
+        price = np.concatenate([price, [_least_usd(c) for c in level.relays]])
+    enough = tokens[:, None] + relief[:, None] * makes >= bounds.tokens_per_s * (1 - 1e-9)
+    return float(np.where(enough, usd[:, None] + price, math.inf).min())
+
+
+def _least_usd(choice: DecodeChoice) -> float:
+    """Least that a choice adds to the bill: nothing for owned chips [USD/h]."""
+    offer = choice.option.offer
+    rented = max(choice.instances * choice.option.chips - offer.owned_chips, 0)
+    return rented * offer.usd_per_hour
+
+
+def _least_beside(level: Tuple) -> float:
+    """Least bill of prefill (unless its nodes may be shared) and the line's port [USD/h]."""
+    offer = level.prefill.offer
+    rented = max(level.instances * level.prefill.chips - offer.owned_chips, 0)
+    return rented * offer.usd_per_hour + (level.line.port_usd_per_hour if level.line is not None else 0.0)
 
 
 def _running_usd(option: PoolOption) -> float:
@@ -214,27 +290,29 @@ def _physics(
     rows.add((mains, one), 1, 1)
     if relays.size:
         rows.add((relays, np.ones(relays.size)), 0, 1)
+        # nobody is relayed without a relay
+        rows.add((np.concatenate([x, relays]), np.concatenate([np.ones(x.size), -x.size * np.ones(relays.size)])), -math.inf, 0)
     for i, limit in enumerate(context.limits("ttft")):
         # sum w (x relay_ok + (1 - x) direct_ok) >= q
         gain = classes.weight * (classes.relay_ok[i] - classes.direct_ok[i])
         rows.add((x, gain), limit.quantile - float(classes.weight @ classes.direct_ok[i]) - 1e-9, math.inf)
     tau = min((c.tau_floor_s for c in level.relays), default=0.0)
     share = rate * classes.weight
-    least = np.zeros(x.size)
-    most = classes.output
-    if tau > 0:
-        least = np.minimum(classes.output, np.ceil(classes.exposed_s / tau * (1 - 1e-12)))
-        long = np.where(np.isfinite(classes.longest_s), np.ceil(classes.longest_s / tau), np.inf)
-        most = np.maximum(np.minimum(classes.output, long), least)
     join = np.concatenate
     one_y = np.array([float(y)])
-    rows.add((join([x, one_y]), join([share * least, -np.ones(1)])), -math.inf, 0)
-    rows.add((join([x, one_y]), join([share * most, -np.ones(1)])), 0, math.inf)
+    rows.add((join([x, one_y]), join([share * classes.least, -np.ones(1)])), -math.inf, 0)
+    shift = np.full(relays.size, bounds.shift_tokens_per_s)
+    rows.add((join([x, one_y, relays]), join([share * classes.most, -np.ones(1), shift])), 0, math.inf)
     slots = np.array([c.slots for c in level.relays])
-    hold = np.minimum(classes.output * tau, classes.exposed_s)
-    rows.add((join([x, relays]), join([share * hold, -slots])), -math.inf, 0)
-    rows.add((join([one_y, relays]), join([np.array([tau]), -slots])), -math.inf, 0)
-    _main_rows(level, bounds, rows, (mains, x, one_y), share * least)
+    rows.add((join([x, relays]), join([share * classes.hold_s, -slots])), -math.inf, 0)
+    if not level.use_filter:
+        # a stay of t makes at most t / tau + 1 tokens; what the filter keeps counts in full
+        rows.add((join([x, one_y, relays]), join([-tau * share, np.array([tau]), -slots])), -math.inf, 0)
+        # and all of them no more than the relay's tokens/s with its slots full
+        makes = np.array([min(c.tokens_per_s, BIG_ROOM) for c in level.relays])
+        rows.add((join([x, one_y, relays]), join([-share, np.ones(1), -makes])), -math.inf, 0)
+    handed = np.zeros(x.size) if level.use_filter else share * classes.least
+    _main_rows(level, bounds, rows, (mains, x, one_y), handed)
     return True
 
 
@@ -289,7 +367,7 @@ def _cut_rows(level: Tuple, rows: _Rows, relays: Array) -> None:
     for point in (*level.cuts.below, *level.cuts.any_relay):
         if level.instances > point.prefill:
             continue
-        main = level.mains[point.main]
+        main = point.main
         entries = [
             (k, 1.0)
             for k, c in enumerate(level.mains)
@@ -298,21 +376,20 @@ def _cut_rows(level: Tuple, rows: _Rows, relays: Array) -> None:
         entries += _relay_escape(level, point, relays, any_count=point in level.cuts.any_relay)
         rows.add([*entries, (0, 0.0)], 1, math.inf)
     for point in level.cuts.exact:
-        if level.instances != point.prefill:
+        if level.instances != point.prefill or point.main not in level.mains:
             continue
-        entries = [(point.main, 1.0)]
-        if point.relay is not None:
-            rows.add([*entries, (int(relays[point.relay]), 1.0)], -math.inf, 1)
-        else:
-            entries += [(int(r), -1.0) for r in relays]
-            rows.add(entries, -math.inf, 0)
+        entries = [(level.mains.index(point.main), 1.0)]
+        if point.relay is None:
+            rows.add([*entries, *((int(r), -1.0) for r in relays)], -math.inf, 0)
+        elif point.relay in level.relays:
+            rows.add([*entries, (int(relays[level.relays.index(point.relay)]), 1.0)], -math.inf, 1)
 
 
 def _relay_escape(level: Tuple, point: Point, relays: Array, *, any_count: bool) -> list[tuple[int, float]]:
     """Relay choices that the cut leaves open."""
-    if point.relay is None:
+    relay = point.relay
+    if relay is None:
         return [(int(r), 1.0) for r in relays]
-    relay = level.relays[point.relay]
     if any_count:
         return [
             (int(relays[k]), 1.0)

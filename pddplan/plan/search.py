@@ -14,13 +14,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from pddplan.economics.cost import Bill, bill, line_traffic_usd_per_hour, mean_load
 from pddplan.errors import Excuse
 from pddplan.plan.options import PoolOption, Shop, site_pairs
 from pddplan.plan.program import Cuts, Point, Tuple, fixed_usd_per_hour, solve_program
-from pddplan.plan.relaxation import DecodeChoice, decode_choices, least_share, tuple_bounds
+from pddplan.plan.relaxation import DecodeChoice, Pace, decode_choices, in_time, least_share, pace_of, tuple_bounds
 from pddplan.serve.context import Context
 from pddplan.serve.deployment import Deployment, LineChoice
+from pddplan.serve.equilibrium import HELD_TOLERANCE
 from pddplan.serve.evaluate import evaluate
 from pddplan.serve.prefill_stage import PrefillStage
 from pddplan.serve.records import Evaluation
@@ -53,13 +56,16 @@ class Search:
     budget_usd_per_hour: float = math.inf
     deadline: float = math.inf
     progress: Callable[[str], None] | None = None
+    first_only: bool = False  # stop at the first plan that holds: is there one at all?
     best: Found | None = None
     bound: float = math.inf
+    closed: float = math.inf  # least bound of a node given up because its plan came within the gap
     complete: bool = True
     feasible: list[Found] = field(default_factory=list)
     refused: list[Found] = field(default_factory=list)
     stage_excuses: list[Excuse] = field(default_factory=list)
     seen: dict[tuple[object, ...], Found] = field(default_factory=dict)
+    prompt: dict[tuple[int, int], bool] = field(default_factory=dict)
     programs: int = 0
     evaluations: int = 0
     choices: dict[str, tuple[tuple[DecodeChoice, ...], tuple[DecodeChoice, ...]]] = field(default_factory=dict)
@@ -68,6 +74,10 @@ class Search:
     def limit(self) -> float:
         """Plans at or above this cost can't improve the incumbent."""
         return min(self.best.usd_per_hour if self.best else math.inf, self.budget_usd_per_hour * (1 + 1e-9))
+
+    def settled(self, bound: float) -> bool:
+        """Whether nothing with this bound is worth a look; the gap counts against a plan, not against the budget."""
+        return bound >= self.limit or (self.best is not None and bound >= self.best.usd_per_hour * (1 - GAP / 2))
 
     def try_plan(self, deployment: Deployment) -> Found:
         """Evaluate a deployment, once, and keep it where it belongs."""
@@ -107,12 +117,13 @@ class Node:
     cuts: Cuts
     use_filter: bool
     least: int  # least stable prefill count
-    rest_usd_per_hour: float  # least cost of everything but prefill and line, see _rest_bound
+    rest_usd_per_hour: float  # least cost of everything but prefill and line, see _rest_bounds
+    pace: Pace
     whole: bool = True  # a starting interval of q: the node that opens the next count
 
     @property
     def tuple(self) -> Tuple:
-        return Tuple(self.prefill, self.instances, self.line, self.mains, self.relays, self.cuts)
+        return Tuple(self.prefill, self.instances, self.line, self.mains, self.relays, self.cuts, self.use_filter)
 
 
 def run(search: Search) -> None:
@@ -122,8 +133,10 @@ def run(search: Search) -> None:
     for node, bound in roots(search):
         heapq.heappush(queue, (bound, next(order), node))
     while queue:
+        if search.first_only and search.best is not None:
+            break
         bound, _, node = heapq.heappop(queue)
-        if bound >= search.limit * (1 - GAP / 2):
+        if search.settled(bound):
             heapq.heappush(queue, (bound, next(order), node))
             break
         if time.monotonic() > search.deadline:
@@ -136,7 +149,7 @@ def run(search: Search) -> None:
             if child_bound < search.limit:
                 heapq.heappush(queue, (child_bound, next(order), child))
     left = queue[0][0] if queue else math.inf
-    search.bound = min(left, search.best.usd_per_hour if search.best else left)
+    search.bound = min(left, search.closed, search.best.usd_per_hour if search.best else left)
 
 
 def roots(search: Search) -> list[tuple[Node, float]]:
@@ -149,6 +162,7 @@ def roots(search: Search) -> list[tuple[Node, float]]:
         mains, relays = _choices(search, source.name, target.name, same)
         if not mains:
             continue
+        pace = pace_of(context, mains, relays)
         lines: list[LineChoice | None] = [None] if same else [
             line for line in shop.lines if (line.from_site, line.to_site) == (source.name, target.name)
         ]
@@ -158,12 +172,13 @@ def roots(search: Search) -> list[tuple[Node, float]]:
                 need, have = least * prefill.chips, prefill.max_instances * prefill.chips
                 search.stage_excuses.append(Excuse("prefill_chips", need, have, "chips", "prefill"))
                 continue
-            rest = _rest_bound(search, prefill, lines, mains, relays)
+            rests = _rest_bounds(search, prefill, lines, mains, relays, pace)
             for line in lines:
                 levels = hit_levels(search, line, mains)
                 for use_filter in (False, True) if forecast and relays else (False,):
                     for q in levels:
-                        node = Node(prefill, least, line, mains, relays, q, Cuts(), use_filter, least, rest)
+                        rest = next((usd for (low, high), usd in rests.items() if low <= q[0] and q[1] <= high), -math.inf)
+                        node = Node(prefill, least, line, mains, relays, q, Cuts(), use_filter, least, rest, pace)
                         found.append((node, _simple_bound(context, node, least)))
     return found
 
@@ -178,7 +193,7 @@ def hit_levels(search: Search, line: LineChoice | None, mains: tuple[DecodeChoic
     elif not context.scenario.engine.decode_prefix_sharing or context.demand.atoms.hit_rate <= 0:
         low = high = 0.0
     else:
-        low, high = 0.0, context.share_for_idle(max(c.room_bytes for c in mains))
+        low, high = 0.0, min(context.share_for_idle(max(c.room_bytes for c in mains)) + HELD_TOLERANCE, 1.0)
     least = least_share(context, line, high)
     if least is None:
         search.stage_excuses.append(_line_excuse(context, line, high))
@@ -188,41 +203,52 @@ def hit_levels(search: Search, line: LineChoice | None, mains: tuple[DecodeChoic
     return [(low, high)] if low == high else list(itertools.pairwise(edges))
 
 
-def _rest_bound(
+def _rest_bounds(
     search: Search,
     prefill: PoolOption,
     lines: list[LineChoice | None],
     mains: tuple[DecodeChoice, ...],
     relays: tuple[DecodeChoice, ...],
-) -> float:
-    """Least cost of decode beside this prefill option, whatever its count and the line [USD/h]; -inf if unknown.
+    pace: Pace,
+) -> dict[tuple[float, float], float]:
+    """Least cost of decode beside this prefill option by level of the hit share, whatever its count and the line
+    [USD/h]; empty where nothing is known.
 
-    The program at the largest count and the widest line over the whole range of hits, less what these two cost.
+    The program at the largest count and the widest line, less what these two cost. A slower line leaves the relay more
+    tokens, fewer instances merge more tails: neither is held against it here.
     """
     context = search.context
     widest = max(lines, key=lambda line: math.inf if line is None else line.capacity_bytes_per_s, default=None)
-    if not lines or any(_flow(line) > _flow(widest) for line in lines):
-        return -math.inf
+    filters = context.scenario.workload.output_forecast is not None  # whose rows differ
+    if filters or not lines or any(_flow(line) > _flow(widest) or _rtt(line) < _rtt(widest) for line in lines):
+        return {}
     count = prefill.max_instances
     stage = context.prefill_stage(prefill.pool(count), context.rate)
+    if isinstance(stage, Excuse):
+        return {}
+    times = context.prefill_times(prefill.pool(count))
+    stage = replace(stage, time_s=np.minimum(times.alone, times.shared) + times.fetch)
+    found: dict[tuple[float, float], float] = {}
     levels = hit_levels(search, widest, mains)
-    if isinstance(stage, Excuse) or not levels:
-        return -math.inf
-    q = (levels[0][0], levels[-1][1])
-    node = Node(prefill, count, widest, mains, relays, q, Cuts(), False, count, 0.0)
-    bounds = tuple_bounds(context, prefill, stage, count, widest, *_fastest(node), q)
-    if isinstance(bounds, Excuse):
-        return -math.inf
-    # with all of an offer's chips in prefill nothing would be left for the rest: its own share is not counted here
-    relaxed = solve_program(context, replace(node.tuple, instances=0), bounds, math.inf, q[1])
-    search.programs += 1
-    if relaxed is None:
-        return math.inf
-    traffic = 0.0
-    if widest is not None:
-        traffic = widest.port_usd_per_hour
-        traffic += line_traffic_usd_per_hour(widest, bounds.bytes_per_s, mean_load(context.scenario))
-    return relaxed.bound_usd_per_hour - traffic
+    for index, q in enumerate(levels):
+        node = Node(prefill, count, widest, mains, relays, q, Cuts(), False, count, 0.0, pace)
+        bounds = tuple_bounds(context, prefill, stage, count, widest, *_fastest(node), q, pace)
+        if isinstance(bounds, Excuse):
+            continue
+        most = np.full(bounds.classes.weight.size, float(context.demand.atoms.output.max()))
+        # on a slower line more is under way, so that large memories may belong to a lower level than here
+        bounds = replace(bounds, classes=replace(bounds.classes, most=most), under_way_worst=math.inf)
+        # with all of an offer's chips in prefill nothing would be left for the rest: its own share is not counted here
+        relaxed = solve_program(context, replace(node.tuple, instances=0), bounds, math.inf, q[1])
+        search.programs += 1
+        traffic = 0.0
+        if widest is not None:
+            traffic = widest.port_usd_per_hour
+            traffic += line_traffic_usd_per_hour(widest, bounds.bytes_per_s, mean_load(context.scenario))
+        # a slower line begins within a level: its interval there lies inside this one
+        low = 0.0 if index == 0 else q[0]
+        found[(low, q[1])] = relaxed.bound_usd_per_hour - traffic if relaxed is not None else math.inf
+    return found
 
 
 def _flow(line: LineChoice | None) -> float:
@@ -230,11 +256,21 @@ def _flow(line: LineChoice | None) -> float:
     return math.inf if line is None else line.link.streams * line.link.stream_bytes_per_s
 
 
+def _rtt(line: LineChoice | None) -> float:
+    return 0.0 if line is None else line.link.rtt_s
+
+
 def _simple_bound(context: Context, node: Node, instances: int) -> float:
     """Bound without a program: prefill, line, and every output token at the cheapest rate any decode choice offers."""
     total = context.rate * context.demand.atoms.mean(context.demand.atoms.output)
     main = min((c.option.usd_per_hour * c.instances / c.tokens_per_s for c in node.mains), default=math.inf)
-    relay = min((c.option.usd_per_hour * c.instances * c.tau_floor_s / c.slots for c in node.relays), default=math.inf)
+    relay = math.inf
+    if node.relays:
+        # a stay of t makes up to t / tau + 1 tokens, each of which may spare main decode more than one
+        relief = max(c.relief for c in node.mains)
+        total -= min(context.rate * relief, total)
+        relay = min(c.option.usd_per_hour * c.instances * c.tau_floor_s / c.slots for c in node.relays) / relief
+        relay = 0.0 if node.use_filter else relay
     cheapest = min(c.option.usd_per_hour * c.instances for c in node.mains)
     offers = {o.key: o for o in (node.prefill.offer, *(c.option.offer for c in (*node.mains, *node.relays)))}
     owned = sum(o.owned_chips * o.usd_per_hour for o in offers.values())
@@ -260,7 +296,7 @@ def _choices(
         mains = tuple(o for o in shop.pools["main_decode"] if o.site.name == target)
         relays = () if same else tuple(o for o in shop.pools["relay_decode"] if o.site.name == source)
         search.choices[key] = (
-            tuple(decode_choices(context, mains, context.pooled_slots, tangent=True)),
+            tuple(decode_choices(context, mains, context.pooled_slots, tangent=True, relayed=bool(relays))),
             tuple(decode_choices(context, relays, True, tangent=False)),
         )
     return search.choices[key]
@@ -270,19 +306,32 @@ def expand(search: Search, node: Node, bound: float) -> list[tuple[Node, float]]
     """Solve a node's program, try its plan, return its children with their bounds."""
     context = search.context
     stage = context.prefill_stage(node.prefill.pool(node.instances), context.rate)
-    fastest = _fastest(node)
-    if isinstance(stage, Excuse):
-        return []
     sibling = _sibling(context, node)
     more = [] if sibling is None else [sibling]
-    return more + _children(search, node, bound, stage, fastest)
+    if isinstance(stage, Excuse) or not _prompt_enough(search, node, stage):
+        return more
+    return more + _children(search, node, bound, stage, _fastest(node))
+
+
+def _prompt_enough(search: Search, node: Node, stage: PrefillStage) -> bool:
+    """Whether prefill alone, with nothing after it, meets the first-token quantiles: the same for all lines and levels."""
+    key = (id(node.prefill), node.instances)
+    if key not in search.prompt:
+        context = search.context
+        weight = context.demand.atoms.weight
+        first = stage.time_s + context.scenario.engine.router_delay_s
+        search.prompt[key] = all(
+            float(weight @ in_time(stage, limit.limit_s * (1 + 1e-9) - first)) >= limit.quantile - 1e-9
+            for limit in context.limits("ttft")
+        )
+    return search.prompt[key]
 
 
 def _children(
     search: Search, node: Node, bound: float, stage: PrefillStage, fastest: tuple[PoolOption, PoolOption | None]
 ) -> list[tuple[Node, float]]:
     context = search.context
-    bounds = tuple_bounds(context, node.prefill, stage, node.instances, node.line, *fastest, node.q)
+    bounds = tuple_bounds(context, node.prefill, stage, node.instances, node.line, *fastest, node.q, node.pace, node.use_filter)
     if isinstance(bounds, Excuse):
         search.stage_excuses.append(bounds)
         return []
@@ -294,19 +343,55 @@ def _children(
     found = search.try_plan(_deployment(context, node, relaxed.point))
     if found.evaluation.feasible:
         if found.usd_per_hour <= new_bound * (1 + GAP / 2):
+            search.closed = min(search.closed, new_bound)
             return []
         cuts = replace(node.cuts, exact=(*node.cuts.exact, relaxed.point))
         return [(replace(node, cuts=cuts), new_bound)]
     if search.best is None:
         _repair(search, node, relaxed.point, found)
-    return _split(node, relaxed.point, found, context, new_bound)
+    return _split(search, node, relaxed.point, found, new_bound)
+
+
+def _largest_refused(search: Search, node: Node, point: Point, found: Found) -> tuple[Point, Found]:
+    """The refused plan with the most main-decode instances, all else equal, below the least that holds: by doubling
+    steps and bisection, so that one cut does for a whole range of counts. What holds becomes the incumbent on the way.
+    """
+    option = point.main.option
+    counts = {c.instances: c for c in node.mains if c.option is option}
+    price = option.chips * option.offer.usd_per_hour
+
+    def tried(count: int) -> tuple[Point, Found]:
+        grown = replace(point, main=counts[count])
+        return grown, search.try_plan(_deployment(search.context, node, grown))
+
+    refused, step, holds = (point, found), 1, 0
+    while True:
+        count = min(refused[0].main.instances + step, max(counts))
+        dearer = found.usd_per_hour + (count - point.main.instances) * price
+        if count not in counts or count <= refused[0].main.instances or dearer >= search.limit:
+            return refused
+        if not _fits(search.context, node, replace(point, main=counts[count])):
+            return refused
+        attempt = tried(count)
+        if attempt[1].evaluation.feasible:
+            holds = count
+            break
+        refused, step = attempt, step * 2
+    while holds - refused[0].main.instances > 1:
+        middle = (holds + refused[0].main.instances) // 2
+        attempt = tried(middle)
+        if attempt[1].evaluation.feasible:
+            holds = middle
+        else:
+            refused = attempt
+    return refused
 
 
 def _split(
-    node: Node, point: Point, found: Found, context: Context, bound: float
+    search: Search, node: Node, point: Point, found: Found, bound: float
 ) -> list[tuple[Node, float]]:
     """Split the interval at the plan's own hit share; where it already is the top, cut the plan and all below it."""
-    own = context.demand.atoms.hit_rate
+    own = search.context.demand.atoms.hit_rate
     q = found.evaluation.decode_hit_rate / own if own > 0 else math.nan
     low, high = node.q
     if math.isfinite(q) and low < q < high - SPLIT_MARGIN:
@@ -314,6 +399,7 @@ def _split(
             (replace(node, q=(low, q), whole=False), bound),
             (replace(node, q=(q, high), whole=False), bound),
         ]
+    point, found = _largest_refused(search, node, point, found)
     cuts = replace(node.cuts, below=(*node.cuts.below, point))
     if point.relay is not None and not found.evaluation.relay_limited:
         cuts = replace(node.cuts, any_relay=(*node.cuts.any_relay, point))
@@ -373,8 +459,7 @@ def _fastest(node: Node) -> tuple[PoolOption, PoolOption | None]:
 
 
 def _deployment(context: Context, node: Node, point: Point) -> Deployment:
-    main = node.mains[point.main]
-    relay = node.relays[point.relay] if point.relay is not None else None
+    main, relay = point.main, point.relay
     return Deployment(
         prefill=node.prefill.pool(point.prefill),
         relay=relay.option.pool(relay.instances) if relay is not None else None,
@@ -404,37 +489,36 @@ def _grow(search: Search, node: Node, point: Point, found: Found) -> Point | Non
     if not found.evaluation.excuses:
         return None
     owner = found.evaluation.excuses[0].subject
-    main = node.mains[point.main]
+    main, relay = point.main, point.relay
     if owner in ("prefill", "prefill_queue") and point.prefill < node.prefill.max_instances:
         return replace(point, prefill=point.prefill + 1)
-    relay = node.relays[point.relay] if point.relay is not None else None
     if owner in ("relay", "relay_decode", "line", "hand_over") and node.relays:
         option = relay.option if relay is not None else node.relays[0].option
         count = relay.instances + 1 if relay is not None else option.min_instances
-        grown = _index(node.relays, option, count)
+        grown = _choice(node.relays, option, count)
         if grown is not None and _fits(search.context, node, replace(point, relay=grown)):
             return replace(point, relay=grown)
     excuse = found.evaluation.excuses[0]
     ratio = excuse.value / excuse.limit if excuse.constraint == "main_decode_throughput" and excuse.limit > 0 else 1.0
     wanted = max(main.instances + 1, math.ceil(main.instances * min(ratio, 1e3)))
-    grown = _index(node.mains, main.option, min(wanted, main.option.max_instances))
-    if grown is not None and node.mains[grown].instances <= main.instances:
+    grown = _choice(node.mains, main.option, min(wanted, main.option.max_instances))
+    if grown is not None and grown.instances <= main.instances:
         return None
     if grown is None or not _fits(search.context, node, replace(point, main=grown)):
         return None
     return replace(point, main=grown)
 
 
-def _index(choices: tuple[DecodeChoice, ...], option: PoolOption, count: int) -> int | None:
-    return next((k for k, c in enumerate(choices) if c.option is option and c.instances == count), None)
+def _choice(choices: tuple[DecodeChoice, ...], option: PoolOption, count: int) -> DecodeChoice | None:
+    return next((c for c in choices if c.option is option and c.instances == count), None)
 
 
 def _fits(context: Context, node: Node, point: Point) -> bool:
     """Whether the plan's chips are within every offer."""
     used: dict[str, int] = {}
-    chosen = [(node.prefill, point.prefill), (node.mains[point.main].option, node.mains[point.main].instances)]
+    chosen = [(node.prefill, point.prefill), (point.main.option, point.main.instances)]
     if point.relay is not None:
-        chosen.append((node.relays[point.relay].option, node.relays[point.relay].instances))
+        chosen.append((point.relay.option, point.relay.instances))
     for option, count in chosen:
         spare = context.scenario.spares.get(option.role, 0)
         used[option.offer.key] = used.get(option.offer.key, 0) + (count + spare) * option.chips

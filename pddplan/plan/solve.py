@@ -12,7 +12,7 @@ from pddplan.plan.aggregated import search_aggregated
 from pddplan.plan.explain import alternatives, assumptions, bindings, recommendation
 from pddplan.plan.goodput import solve_goodput
 from pddplan.plan.infeasible import explain_infeasible
-from pddplan.plan.options import build_shop
+from pddplan.plan.options import Shop, build_shop
 from pddplan.plan.records import PlanResult, Status
 from pddplan.plan.result import (
     architecture_of,
@@ -47,9 +47,9 @@ def solve(
     """
     start = time.perf_counter()
     deadline = math.inf if time_limit_s is None else time.monotonic() + time_limit_s
-    if scenario.objective.name == "goodput":
-        return replace(solve_goodput(scenario, deadline, progress, solve_cost), seed=seed)
     context = prepare(scenario)
+    if scenario.objective.name == "goodput":
+        return replace(solve_goodput(context, deadline, progress), seed=seed)
     search = cheapest(context, deadline=deadline, progress=progress)
     solved = time.perf_counter()
     result = (
@@ -61,22 +61,20 @@ def solve(
     return replace(result, timing_s=timing, seed=seed)
 
 
-def solve_cost(
-    scenario: Scenario, budget_usd_per_hour: float, deadline: float, progress: Progress | None
-) -> tuple[Context, Search]:
-    """Cheapest plan of a scenario under a budget, for the goodput objective."""
-    context = prepare(scenario)
-    return context, cheapest(context, budget_usd_per_hour, deadline, progress)
-
-
 def cheapest(
     context: Context,
     budget_usd_per_hour: float = math.inf,
     deadline: float = math.inf,
     progress: Progress | None = None,
+    shop: Shop | None = None,
+    first_only: bool = False,
 ) -> Search:
-    """Search of one scenario over all architectures that roles, chips and lines permit."""
-    search = Search(context, build_shop(context), budget_usd_per_hour, deadline, progress)
+    """Search of one scenario over all architectures that roles, chips and lines permit.
+
+    ``first_only`` ends it at the first plan that holds. ``shop`` of an earlier search with the same offers is used as is.
+    """
+    shop = shop or build_shop(context)
+    search = Search(context, shop, budget_usd_per_hour, deadline, progress, first_only)
     search_aggregated(search)
     run(search)
     return search

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pddplan.errors import Problem
 from pddplan.report.error_json import problem_payload
+from pddplan.report.excuses import excuse_text, worded
 from pddplan.report.figures import constraint_name, money, percent
 from pddplan.report.plan_json import binding_payload, excuse_payload, finite, fix_payload, slo_payload
-from pddplan.report.plan_text import excuse_text
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -33,7 +33,7 @@ class Verdict:
 
 
 def render_verdict(verdict: Verdict) -> str:
-    """``FEASIBLE    plans/a.yaml  $163.8/h  TPOT p90 binds (slack 0.8 %)``."""
+    """``FEASIBLE    plans/a.yaml  $163.8/h  binds: TPOT p90 (slack 0.8 %)``."""
     return "  ".join(part for part in (verdict.status.upper().ljust(10), verdict.path, reason(verdict)) if part)
 
 
@@ -44,7 +44,7 @@ def reason(verdict: Verdict) -> str:
         return f"{len(verdict.problems)} problem{'' if len(verdict.problems) == 1 else 's'}"
     if result.status == "infeasible":
         why = "; ".join(excuse_text(e) for e in result.excuses) or "no plan holds"
-        return f"{why}. Nearest fix: {result.fixes[0].what}" if result.fixes else why
+        return f"{why}. Nearest fix: {worded(result.fixes[0].what, result.excuses)}" if result.fixes else why
     if result.cost is None:
         return "no plan found within the time limit"
     cost = f"${money(result.cost.usd_per_hour)}/h"
@@ -53,7 +53,7 @@ def reason(verdict: Verdict) -> str:
     if not result.binding:
         return cost
     first = result.binding[0]
-    return f"{cost}  {constraint_name(first.constraint)} binds (slack {percent(first.slack)})"
+    return f"{cost}  binds: {worded(constraint_name(first.constraint))} (slack {percent(first.slack)})"
 
 
 def check_payload(verdicts: Sequence[Verdict]) -> dict[str, Any]:

@@ -33,6 +33,11 @@ def money(value: float | None) -> str:
     return figure(value)
 
 
+def cash(value: float | None, currency: str = "$") -> str:
+    """A sum of money with its sign before the currency's: "$163.8", "-$8.21"."""
+    return f"-{currency}{money(-value)}" if value is not None and value < 0 else f"{currency}{money(value)}"
+
+
 def percent(share: float | None) -> str:
     """A fraction as percent: 0.113 -> "11.3 %", 0.71 -> "71 %", 0.004 -> "0.4 %"."""
     if share is None or not math.isfinite(share):
@@ -46,10 +51,10 @@ def percent(share: float | None) -> str:
 
 
 def seconds(value: float | None, limit: float | None = None) -> str:
-    """A time with its unit: ms below a second (judged by the limit where there is one), s above."""
+    """A time with its unit: ms below a second, s above; from 0.1 s on in the unit of its limit, if it has one."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
-    small = (limit if limit is not None else value) < 1
+    small = value < 1 if limit is None else limit < 1 or value < 0.1
     return f"{figure(value * 1e3)} ms" if small else f"{figure(value)} s"
 
 
@@ -76,7 +81,12 @@ def exact(value: float) -> str:
     return f"{value:,.10g}" if abs(value) >= 1e-4 or value == 0 else f"{value:.10g}"
 
 
+def words(name: str) -> str:
+    """``relay_decode`` -> "relay decode"."""
+    return name.replace("_", " ")
+
+
 def constraint_name(constraint: str) -> str:
     """``tpot_p90`` -> "TPOT p90", ``line_capacity`` -> "line capacity"."""
-    words = constraint.replace("_", " ").split(" ")
-    return " ".join(word.upper() if word in ("ttft", "tpot", "e2e", "kv", "usd") else word for word in words)
+    parts = words(constraint).split(" ")
+    return " ".join(part.upper() if part in ("ttft", "tpot", "e2e", "kv", "usd") else part for part in parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from pddplan.report.figures import exact
@@ -11,6 +12,25 @@ from pddplan.spec.types import Assumption, Scenario
 MARK = "~"
 LEGEND = f"{MARK} rests on a default or an estimate; --explain lists all assumptions with their source."
 WEAK = ("default", "estimate")
+TOLD = 10  # assumptions in the short list: what fits in four lines of 80 columns
+# What moves an answer most, by experience with the examples: --explain has the rest.
+MATTERS = (
+    r"efficiency",
+    r"^uncached_tokens",
+    r"^workload\.prefix_hit_rate",
+    r"^workload\.prefix_cache$",
+    r"^workload\.burstiness$",
+    r"^workload\.sessions\.seconds",
+    r"^workload\.first_token$",
+    r"^links\[\d+\]\.(streams|stream_gbit_per_s|goodput)$",
+    r"measured.*cached_counted$",
+    r"^precision",
+    r"^engine$",
+    r"\.buy_in$",
+    r"^slo$",
+    r"^links\[\d+\]\.max_lines$",
+    r"^workload\.sessions\.turns$",
+)
 GROUPS = (
     ("estimate", "Estimates"),
     ("default", "Defaults"),
@@ -58,15 +78,20 @@ def value_text(assumption: Assumption) -> str:
     return value if isinstance(value, str) else exact(value)
 
 
+def weight_of(name: str) -> int:
+    """Rank of an assumption by how far it moves an answer, the furthest first (``MATTERS``)."""
+    return next((i for i, pattern in enumerate(MATTERS) if re.search(pattern, name)), len(MATTERS))
+
+
 def summary_lines(assumptions: Sequence[Assumption], width: int) -> list[str]:
-    """Defaults and estimates by name and value, as one wrapped paragraph each."""
-    lines: list[str] = []
-    for source, title in GROUPS[:2]:
-        named = [f"{a.name} {value_text(a)}" for a in assumptions if a.source == source]
-        if named:
-            text = f"{title} ({len(named)}): " + "; ".join(named) + "."
-            lines += paragraph(text, width, indent=2, hanging=4)
-    return lines
+    """The defaults and estimates that move the answer most, by name and value, and how many more there are."""
+    weak = sorted((a for a in assumptions if a.source in WEAK), key=lambda a: weight_of(a.name))
+    told = [a for a in weak if weight_of(a.name) < len(MATTERS)][:TOLD]
+    text = "; ".join(f"{a.name} {value_text(a)}" for a in told)
+    more = len(weak) - len(told)
+    if more:
+        text += f"; and {more} more" if text else f"{more} numbers"
+    return paragraph(f"{text}.", width, indent=2, hanging=4)
 
 
 def explain_lines(assumptions: Sequence[Assumption], width: int) -> list[str]:

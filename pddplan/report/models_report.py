@@ -49,7 +49,7 @@ def _plain(value: Any) -> Any:
 
 def render_model_list(facts: Sequence[ModelFacts], width: int) -> str:
     """One line a model: parameters, KV cache at 64K, weights as published."""
-    header = ["model", "parameters", "active", "KV at 64K, fp8", "weights", "attention"]
+    header = ["model", "parameters", "active", "KV at 64K, fp8", "weights", "layers"]
     lines = [
         [
             f.id,

@@ -87,7 +87,7 @@ def role_payload(role: RolePlan) -> dict[str, Any]:
         "chips_per_instance": role.chips_per_instance,
         "chips": role.chips,
         "parallelism": {"tp": role.tp, "pp": role.pp, "dp": role.dp, "ep": role.ep},
-        "batch": role.batch,
+        "batch": role.batch or None,
         "usd_per_hour": finite(role.usd_per_hour),
         "utilization": utilization_payload(role.utilization),
     }

@@ -50,7 +50,7 @@ _ROLE = record(
         "chips_per_instance": COUNT,
         "chips": COUNT,
         "parallelism": record({"tp": COUNT, "pp": COUNT, "dp": COUNT, "ep": COUNT}),
-        "batch": COUNT,
+        "batch": MAYBE_COUNT,
         "usd_per_hour": NUMBER,
         "utilization": record(
             {

@@ -6,8 +6,10 @@ import math
 import shlex
 
 from pddplan.plan.records import CostSplit, RolePlan
+from pddplan.report.excuses import amounts, constraint_names_in, excuse_subject, off_by
 from pddplan.report.figures import (
     UNKNOWN,
+    cash,
     constraint_name,
     exact,
     figure,
@@ -17,13 +19,17 @@ from pddplan.report.figures import (
     quantile_name,
     seconds,
     signed_percent,
+    words,
 )
 from pddplan.report.layout import item, paragraph, table
 from pddplan.report.marks import is_weak, mark, offer_key
 from pddplan.report.plan_view import View
 from pddplan.serve.records import SloValue
+from pddplan.spec.types import Scenario
 
 STAGE_NAMES = {"rdma": "KV to the relay", "hand_over": "hand-over"}
+OTHER_NAMES = {"node_rounding": "idle chips of whole nodes", "owned_idle": "idle chips that are owned"}
+TELLING_LOOP_GAIN = 0.1  # below it a lost hit costs next to nothing more
 
 
 def role_lines(view: View) -> list[str]:
@@ -45,12 +51,12 @@ def _role_row(view: View, role: RolePlan, chip: str) -> list[str]:
     load = evaluation.pools.get(role.role) if evaluation else None
     key = offer_key(view.scenario, role.site, role.chip)
     return [
-        role.role.replace("_", " "),
+        words(role.role),
         role.site,
         chip,
         f"{role.instances:,} × {role.chips_per_instance} = {role.chips:,}",
-        parallelism(role),
-        f"{role.batch:,}",
+        "measured" if is_measured(view.scenario, role) else parallelism(role),
+        f"{role.batch:,}" if role.batch else UNKNOWN,
         mark(percent(load.busy_share), view.weak_times) if load else UNKNOWN,
         mark(money(role.usd_per_hour), is_weak(view.weak, f"{key}.usd_per_hour")),
     ]
@@ -60,6 +66,12 @@ def parallelism(role: RolePlan) -> str:
     """``tp8 ep16``: what is split; ``tp1`` where nothing is."""
     split = {"tp": role.tp, "pp": role.pp, "dp": role.dp, "ep": role.ep}
     return " ".join(f"{name}{ways}" for name, ways in split.items() if ways > 1) or "tp1"
+
+
+def is_measured(scenario: Scenario, role: RolePlan) -> bool:
+    """True where measured rates stand for the role: the parallelism behind them isn't known."""
+    offers = [o for site in scenario.sites if site.name == role.site for o in site.offers if o.chip.id == role.chip]
+    return any(role.role in offer.measured for offer in offers)
 
 
 def link_lines(view: View) -> list[str]:
@@ -91,24 +103,47 @@ def routing_lines(view: View) -> list[str]:
     )
     if routing.filtered_share:
         text += f", {percent(routing.filtered_share)} finish on the relay"
+    if view.explain and evaluation.hand_over_limit_tokens is not None:
+        text += f"; rounds of the hand-over end with {figure(evaluation.hand_over_limit_tokens)} tokens to make up"
     weak = is_weak(view.weak, "workload.sessions", "workload.prefix_cache")
     hits = (
         f"Prefix hits: {percent(evaluation.prefill_hit_rate)} at prefill, "
-        f"{mark(percent(evaluation.decode_hit_rate), weak)} at main decode; loop gain {figure(evaluation.loop_gain)}."
+        f"{mark(percent(evaluation.decode_hit_rate), weak)} at main decode"
     )
-    if evaluation.hand_over_limit_tokens is not None:
-        text += f"; the hand-over contracts to {figure(evaluation.hand_over_limit_tokens)} tokens"
+    if view.explain or evaluation.loop_gain >= TELLING_LOOP_GAIN:
+        hits += f"; loop gain {figure(evaluation.loop_gain)} (at 1 misses and transfers drive each other up)"
     relays = routing.relay_share > 0 or any(role.role == "relay_decode" for role in view.result.roles)
-    told = [*([f"{text}."] if relays else []), hits, *evaluation.notes]
+    told = [*([f"{text}."] if relays else []), f"{hits}.", *evaluation.notes]
     return [line for sentence in told for line in paragraph(sentence, view.width, indent=2, hanging=4)]
 
 
 def slo_lines(view: View) -> list[str]:
+    """A row for each level with a limit; the levels without one in a line (each with its stage in ``--explain``)."""
     evaluation = view.result.evaluation
     if evaluation is None or not evaluation.slo:
         return []
-    rows = [_slo_row(view, value) for value in evaluation.slo]
-    return table(["level", "value", "limit", "margin", "stage"], rows, view.width, right=(1, 2, 3))
+    rows = [_slo_row(view, value) for value in evaluation.slo if view.explain or value.limit_s is not None]
+    lines = table(["level", "value", "limit", "margin", "stage"], rows, view.width, right=(1, 2, 3)) if rows else []
+    free = [value for value in evaluation.slo if value.limit_s is None]
+    if free and not view.explain:
+        metrics = dict.fromkeys(value.metric for value in free)
+        named = ", ".join(_levels(view, [v for v in free if v.metric == metric]) for metric in metrics)
+        lines += paragraph(f"Without a limit: {named}.", view.width, indent=2, hanging=4)
+    return lines
+
+
+def _metric_name(metric: str) -> str:
+    return metric if metric == "pause" else metric.upper()
+
+
+def _levels(view: View, values: list[SloValue]) -> str:
+    """``E2E p50/p90/p99 49.6/55.7/61.5 s~``; one number where all are alike."""
+    unit = 1e-3 if max(v.value_s for v in values) < 1 else 1.0
+    numbers = [figure(v.value_s / unit) for v in values]
+    told = numbers[:1] if len(set(numbers)) == 1 else numbers
+    quantiles = "/".join(quantile_name(v.quantile) for v in values)
+    amount = mark(f"{'/'.join(told)} {'s' if unit == 1.0 else 'ms'}", view.weak_times)
+    return f"{_metric_name(values[0].metric)} {quantiles} {amount}"
 
 
 def _slo_row(view: View, value: SloValue) -> list[str]:
@@ -116,11 +151,11 @@ def _slo_row(view: View, value: SloValue) -> list[str]:
     missed = "" if value.met else "  over the limit"
     margin = UNKNOWN if limit is None or not math.isfinite(value.value_s) else percent(1 - value.value_s / limit)
     return [
-        f"{value.metric.upper() if value.metric != 'pause' else 'pause'} {quantile_name(value.quantile)}",
+        f"{_metric_name(value.metric)} {quantile_name(value.quantile)}",
         mark(seconds(value.value_s, limit), view.weak_times),
         limit_seconds(limit),
         margin,
-        STAGE_NAMES.get(value.stage, value.stage.replace("_", " ")) + missed,
+        STAGE_NAMES.get(value.stage, words(value.stage)) + missed,
     ]
 
 
@@ -142,17 +177,15 @@ def cost_lines(view: View) -> list[str]:
     ]
     lines = table(header, rows, view.width, right=(1, 2, 3) if rate else (1, 2))
     if cost.other_items:
-        named = ", ".join(f"{name.replace('_', ' ')} ${money(usd)}/h" for name, usd in cost.other_items.items() if usd)
+        items = [(OTHER_NAMES.get(name, words(name)), usd) for name, usd in cost.other_items.items() if usd]
+        named = ", ".join(f"{name} ${money(usd)}/h" for name, usd in items)
         lines += paragraph(f"other: {named}", view.width, indent=2, hanging=4) if named else []
     lines += ["", *_per_token_lines(cost, rate, view.width)]
     revenue = view.result.revenue
     if revenue is not None:
-        text = f"Revenue ${money(revenue.usd_per_hour)}/h, margin ${money(revenue.margin_usd_per_hour)}/h"
-        text += (
-            f" (¥{money(revenue.usd_per_hour * rate)}/h, ¥{money(revenue.margin_usd_per_hour * rate)}/h)"
-            if rate
-            else ""
-        )
+        earned, kept = revenue.usd_per_hour, revenue.margin_usd_per_hour
+        text = f"Revenue {cash(earned)}/h, margin {cash(kept)}/h"
+        text += f" ({cash(earned * rate, '¥')}/h, {cash(kept * rate, '¥')}/h)" if rate else ""
         lines += ["", *paragraph(f"{text}.", view.width, indent=2)]
     return lines
 
@@ -179,7 +212,8 @@ def binding_lines(view: View) -> list[str]:
     lines: list[str] = []
     for bound in view.result.binding:
         fix = f" {bound.fix}" if bound.fix else ""
-        lines += item(f"{constraint_name(bound.constraint)} (slack {percent(bound.slack)}).{fix}", view.width)
+        text = f"{constraint_name(bound.constraint)} (slack {percent(bound.slack)}).{fix}"
+        lines += item(constraint_names_in(text), view.width)
     return lines
 
 
@@ -188,12 +222,15 @@ def headroom_lines(view: View) -> list[str]:
     if result.headroom_rps is None:
         return []
     planned = view.scenario.workload.request_rate_per_s
-    text = f"This plan breaks its SLO at {mark(figure(result.headroom_rps), view.weak_times)} requests/s"
+    limited = dict.fromkeys(_metric_name(limit.metric) for limit in view.scenario.slo)
+    verb = "breaks its SLO" if limited else "is full"
+    text = f"This plan {verb} at {mark(figure(result.headroom_rps), view.weak_times)} requests/s"
     if planned > 0 and result.objective == "cost":
         text += f" ({signed_percent(result.headroom_rps / planned - 1)} on {exact(planned)})"
-    if result.within_slo_rps is not None:
-        within = mark(figure(result.within_slo_rps), view.weak_times)
-        text += f"; {within} requests/s are within both TTFT and TPOT limits"
+    within = [metric for metric in limited if metric in ("TTFT", "TPOT")]
+    if result.within_slo_rps is not None and within:
+        rate = mark(figure(result.within_slo_rps), view.weak_times)
+        text += f"; {rate} requests/s are within the {' and '.join(within)} limits"
     return paragraph(f"{text}.", view.width, indent=2, hanging=4)
 
 
@@ -214,19 +251,11 @@ def alternative_lines(view: View) -> list[str]:
 def excuse_lines(view: View) -> list[str]:
     rows = []
     for excuse in view.result.excuses:
-        unit = f" {excuse.unit}" if excuse.unit else ""
-        over = abs(excuse.value - excuse.limit) / abs(excuse.limit) if excuse.limit else None
-        rows.append(
-            [
-                constraint_name(excuse.constraint),
-                f"{figure(excuse.value)}{unit}",
-                f"{figure(excuse.limit)}{unit}",
-                percent(over),
-                excuse.subject,
-            ]
-        )
+        value, limit, unit = amounts(excuse)
+        name = constraint_name(excuse.constraint) + (f", {unit}" if unit else "")
+        rows.append([name, value, limit, off_by(excuse), excuse_subject(excuse)])
     header = ["constraint", "best found", "limit", "off by", "where"]
-    return table(header, rows, view.width, right=(1, 2, 3)) if rows else []
+    return table(header, rows, view.width, right=(1, 2, 3), flexible=(4, 0)) if rows else []
 
 
 def fix_lines(view: View) -> list[str]:
@@ -234,7 +263,7 @@ def fix_lines(view: View) -> list[str]:
     lines: list[str] = []
     for fix in view.result.fixes:
         price = f", then ${money(fix.usd_per_hour)}/h" if fix.usd_per_hour is not None else ""
-        lines += item(f"{fix.what.rstrip('.')}{price}.", view.width)
+        lines += item(constraint_names_in(f"{fix.what.rstrip('.')}{price}."), view.width)
         flags = " ".join(f"--set {shlex.quote(override)}" for override in fix.overrides)
         # Not wrapped inside a flag: it is there to be copied.
         lines += [f"    {flags}"] if flags else []

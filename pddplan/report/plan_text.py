@@ -6,10 +6,10 @@ from collections.abc import Callable
 from datetime import date
 
 import pddplan
-from pddplan.errors import Excuse
 from pddplan.plan.records import PlanResult
 from pddplan.report import plan_sections as sections
-from pddplan.report.figures import constraint_name, figure, money, percent
+from pddplan.report.excuses import excuse_text, worded
+from pddplan.report.figures import figure, money, percent
 from pddplan.report.layout import item, joined, paragraph
 from pddplan.report.marks import LEGEND, explain_lines, summary_lines, times_are_weak, weak_names
 from pddplan.report.plan_view import View, short_names
@@ -22,12 +22,13 @@ def render_plan(
 ) -> str:
     """The whole answer; first line the answer itself, last line version, catalogue date and scenario hash."""
     assumed = result.assumptions
-    view = View(result, scenario, width, short_names(scenario), weak_names(assumed), times_are_weak(assumed))
+    view = View(result, scenario, width, short_names(scenario), weak_names(assumed), times_are_weak(assumed), explain)
     lines = headline(view)
-    if result.recommendation:
-        lines += paragraph(result.recommendation, width)
+    if said := second_line(result):
+        lines += paragraph(said, width)
     if result.status != "feasible":
-        lines += _block("What had to give", sections.excuse_lines(view))
+        title = "What had to give" if result.status == "infeasible" else "What the closest plan so far breaks"
+        lines += _block(title, sections.excuse_lines(view))
         lines += _block("Nearest fix", sections.fix_lines(view))
     drawn: list[tuple[str, Callable[[View], list[str]]]] = [
         ("Plan", sections.role_lines),
@@ -63,13 +64,29 @@ def _notes(view: View, *, explain: bool, today: date | None) -> list[str]:
     return lines + _block("Prices", ages)
 
 
+def second_line(result: PlanResult) -> str:
+    """The recommendation in plain words. Without a plan: the fix that is nearest, or what is known so far."""
+    if result.status == "infeasible":
+        if result.fixes:
+            price = result.fixes[0].usd_per_hour
+            then = f", then ${money(price)}/h" if price is not None else ""
+            return f"Nearest fix: {worded(result.fixes[0].what.rstrip('.'), result.excuses)}{then}."
+        # Changes are tried for the cheapest plan only.
+        tried = "No single change that was tried (a looser SLO, more chips, a faster line) is enough."
+        return tried if result.objective == "cost" else ""
+    if result.status == "unknown" and result.cost is None:
+        bound = f"; none costs less than ${money(result.bound)}/h" if result.bound else ""
+        return f"The search was stopped before it met a plan that holds, or proved that there is none{bound}."
+    return worded(result.recommendation, result.excuses)
+
+
 def headline(view: View) -> list[str]:
     """``FEASIBLE  pdd  $163.8/h  $0.068 per M tokens  32 h800 + 64 h20  100 Gbit/s``."""
     result = view.result
     if result.status == "infeasible":
         first = result.excuses[0] if result.excuses else None
         why = f"no plan holds: {excuse_text(first)}" if first else "no plan holds"
-        return joined(["INFEASIBLE", why], view.width, hanging=2)
+        return paragraph(f"INFEASIBLE  {why}", view.width, hanging=2)
     parts = [result.status.upper(), result.architecture or ""]
     if result.status == "unknown" and result.cost is None:
         return joined([*parts, "no plan found within the time limit"], view.width)
@@ -104,13 +121,6 @@ def chips_text(view: View) -> str:
 def line_text(result: PlanResult) -> str:
     total = sum(link.gbit_per_s for link in result.links)
     return f"{figure(total)} Gbit/s" if total else ""
-
-
-def excuse_text(excuse: Excuse) -> str:
-    """``line capacity (north-west) 12.3 of 10 Gbit/s``."""
-    subject = f" ({excuse.subject})" if excuse.subject else ""
-    unit = f" {excuse.unit}" if excuse.unit else ""
-    return f"{constraint_name(excuse.constraint)}{subject} {figure(excuse.value)}, limit {figure(excuse.limit)}{unit}"
 
 
 def footer(result: PlanResult, width: int) -> list[str]:

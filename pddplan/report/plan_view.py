@@ -17,6 +17,7 @@ class View:
     names: Mapping[str, str]  # chip id -> short name
     weak: frozenset[str]  # names of the assumptions that are defaults or estimates
     weak_times: bool  # times rest on an estimate
+    explain: bool = False  # everything is told, not only what decides
 
 
 def short_names(scenario: Scenario) -> dict[str, str]:

@@ -19,6 +19,7 @@ from pddplan.serve.prefill_queue import prefill_waiting
 from pddplan.serve.queueing import WaitingLaw, queue_moments
 from pddplan.serve.records import Evaluation, PoolLoad, Routing
 from pddplan.serve.slo import excuses_of_slo, slo_values
+from pddplan.spec.types import Metric
 
 Array = NDArray[np.float64]
 
@@ -73,7 +74,7 @@ def evaluate_aggregated(context: Context, pool: Pool, rate: float, *, detail: bo
     """An aggregated pool at ``rate``: TTFT = W + prefill in mixed steps + router, TPOT inflated by the chunks."""
     steady = mixed_steps(context, pool, rate)
     if isinstance(steady, Excuse):
-        return _failed(context, (steady,))
+        return _failed((steady,))
     demand, atoms, service = context.demand, context.demand.atoms, pool.aggregated
     chunk = float(service.chunk_tokens)
     full = np.floor(atoms.uncached / chunk)
@@ -85,7 +86,7 @@ def evaluate_aggregated(context: Context, pool: Pool, rate: float, *, detail: bo
     shared = step * atoms.uncached / chunk
     law = _waiting(context, shared, rate, pool.instances * service.parallelism.dp)
     if isinstance(law, Excuse):
-        return _failed(context, (law,))
+        return _failed((law,))
     mixtures = _latencies(context, law, prefill, steady)
     excuses = excuses_of_slo(context, mixtures, True)
     excuses += _loads(context, pool, steady, float(demand.kv_at(np.asarray(steady.context))))
@@ -145,10 +146,11 @@ def _latencies(context: Context, law: WaitingLaw, prefill: Array, steady: MixedS
     tpot = Mixture(one, one * steady.tpot_s, None, {"main_decode": one * steady.tpot_s})
     pause = Mixture(one, one * steady.mixed_s, None, {"main_decode": one * steady.mixed_s})
     limit = max((s.limit_s for s in context.limits("ttft")), default=float("inf"))
-    on_time = 1.0 if math.isinf(limit) else 1.0 - ttft.share_above(limit)
-    return Latencies(ttft, tpot, pause, e2e, on_time if steady.tpot_s <= context.tpot_limit_s() else 0.0)
+    in_time = steady.tpot_s <= context.tpot_limit_s()
+    made: dict[Metric, Mixture] = {"ttft": ttft, "tpot": tpot, "pause": pause, "e2e": e2e}
+    return Latencies({}, lambda: (1.0 - ttft.share_above(limit)) * in_time, made)
 
 
-def _failed(context: Context, excuses: tuple[Excuse, ...]) -> Evaluation:
-    hit = context.demand.atoms.hit_rate
-    return Evaluation((), {}, None, Routing(1.0, 0.0, 0.0, 0.0, None), hit, hit, 0.0, excuses, 0.0)
+def _failed(excuses: tuple[Excuse, ...]) -> Evaluation:
+    nan = math.nan
+    return Evaluation((), {}, None, Routing(1.0, 0.0, 0.0, 0.0, None), nan, nan, 0.0, excuses, 0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from pddplan.errors import Excuse
 from pddplan.llm.types import LanguageModel
-from pddplan.serve.decode_stage import StepSurface, step_surface
 from pddplan.serve.demand import Demand, build_demand
 from pddplan.serve.deployment import Pool
 from pddplan.serve.handover import ExtendCost
 from pddplan.serve.prefill_stage import PrefillStage, PrefillTimes, prefill_stage, prefill_times
-from pddplan.serve.residency import GapLaw, gap_cdf, mean_min_gap
+from pddplan.serve.residency import GapLaw, held_share, mean_min_gap
+from pddplan.serve.steps import StepSurface, step_surface
 from pddplan.spec.types import Metric, Role, Scenario, SloLimit
 
 Array = NDArray[np.float64]
@@ -40,7 +40,13 @@ class Context:
     stages: dict[tuple[int, int, float], PrefillStage | Excuse] = field(default_factory=dict)
     surfaces: dict[int, StepSurface] = field(default_factory=dict)
     extends: dict[int, tuple[ExtendCost, ExtendCost]] = field(default_factory=dict)
+    typical: dict[int, tuple[float, float]] = field(default_factory=dict)  # batch of a decode pool and its step [s]
     keep: list[object] = field(default_factory=list)  # services whose id() keys the caches stay alive
+
+    def at_rate(self, request_rate_per_s: float) -> Context:
+        """The same traffic at another rate; the caches stay, none of them depends on the planned rate."""
+        workload = replace(self.scenario.workload, request_rate_per_s=request_rate_per_s)
+        return replace(self, scenario=replace(self.scenario, workload=workload))
 
     def residence_s(self, idle_bytes: float, rate: float) -> float:
         """Residence that idle room buys at a rate: rate E[KV] E[min(gap, T)] = M, read off a fine table [s]."""
@@ -52,7 +58,7 @@ class Context:
 
     def share_for_idle(self, idle_bytes: float) -> float:
         """Share of prefixes still held with so much idle room, nothing lagging."""
-        return float(gap_cdf(self.residence_s(idle_bytes, self.rate), self.gap))
+        return held_share(self.residence_s(idle_bytes, self.rate), self.gap)
 
     def idle_for_share(self, share: float) -> float:
         """Least idle room with which ``share`` of the prefixes is held, 0 where the share isn't an outcome [bytes]."""
@@ -114,10 +120,8 @@ class Context:
         step inside), and what the pass adds to the others' steps."""
         key = id(pool.service)
         if key not in self.extends:
-            held = self.demand.atoms.mean(self.demand.atoms.prompt + self.demand.atoms.output / 2)
-            batch = self.typical_batch(pool)
-            t0, speed = pool.decode.extend_cost(held, batch)
-            step = float(self.step_surface(pool).table(held)(np.asarray(batch)))
+            batch, step = self._typical(pool)
+            t0, speed = pool.decode.extend_cost(self.demand.atoms.mean(self.demand.middle_context), batch)
             added = max(float(t0) - step, 0.0) if np.isfinite(step) else 0.0
             self.keep.append(pool.service)
             self.extends[key] = ExtendCost(float(t0), float(speed)), ExtendCost(added, float(speed))
@@ -125,8 +129,20 @@ class Context:
 
     def typical_batch(self, pool: Pool) -> float:
         """Half of the batch that the TPOT limit allows on an instance."""
-        held = self.demand.atoms.mean(self.demand.atoms.prompt + self.demand.atoms.output / 2)
-        return max(self.step_surface(pool).table(held).largest_batch(self.tpot_limit_s()) / 2, 1.0)
+        return self._typical(pool)[0]
+
+    def typical_step_s(self, pool: Pool) -> float:
+        """Step time at ``typical_batch`` and the mean context [s]."""
+        return self._typical(pool)[1]
+
+    def _typical(self, pool: Pool) -> tuple[float, float]:
+        key = id(pool.service)
+        if key not in self.typical:
+            table = self.step_surface(pool).table(self.demand.atoms.mean(self.demand.middle_context))
+            batch = max(table.largest_batch(self.tpot_limit_s()) / 2, 1.0)
+            self.keep.append(pool.service)
+            self.typical[key] = batch, table.at(batch)
+        return self.typical[key]
 
     def prefill_stage(self, pool: Pool, rate: float) -> PrefillStage | Excuse:
         key = (id(pool.service), pool.instances, rate)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,16 @@ class Demand:
     kv_last_layer: Array  # last layer's share of KV(L): the part no overlap can hide
     delta_held: Array  # bytes to send when main decode still holds the prefix
     delta_cold: Array  # bytes to send when it holds nothing
+
+    @cached_property
+    def middle_context(self) -> Array:
+        """Context in the middle of a request's output, L + n/2 [tokens]."""
+        return self.atoms.prompt + 0.5 * self.atoms.output
+
+    @cached_property
+    def output_context(self) -> Array:
+        """Sum of the contexts over a request's output, n (L + n/2) [tokens^2]."""
+        return self.atoms.output * self.middle_context
 
     @property
     def layers(self) -> int:

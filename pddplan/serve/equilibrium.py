@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from pddplan.errors import Excuse
 from pddplan.serve.context import Context
-from pddplan.serve.decode_stage import HandOver, MainState, RelayState, hand_over, main_state, relay_state
+from pddplan.serve.decode_stage import MainState, main_load, main_state
 from pddplan.serve.deployment import Deployment, Pool
-from pddplan.serve.handover import one_shot_share
-from pddplan.serve.line_stage import LineState, Transfer, kinds, line_state
+from pddplan.serve.line_stage import LineState, Transfer, line_state
 from pddplan.serve.prefill_stage import PrefillStage
 from pddplan.serve.relay import filtered_weights, finishes_on_relay, last_turn_probability, saved_bytes
-from pddplan.serve.residency import decode_hit_share, gap_cdf
+from pddplan.serve.relay_stage import HandOver, RelayState, Routed, relay_and_hand_over, routed
+from pddplan.serve.residency import gap_cdf, held_share
 
 Array = NDArray[np.float64]
 
@@ -25,21 +25,24 @@ MAX_ROUNDS = 25
 
 @dataclass(frozen=True)
 class Flow:
-    """All stages at one hit share q and one relay threshold. Weights are (2, atoms), shares of all requests."""
+    """All stages at one hit share q and one relay threshold. Weights are shares of all requests."""
 
     held_share: float
     next_held_share: float
-    weight: Array
-    relayed: Array  # weight of P -> RLD -> MD
-    filtered: Array  # weight of P -> RLD only
-    line: LineState
+    line: LineState  # with the weights (2, atoms)
+    ways: Routed | None  # what starts on the relay; None if nothing does
     relay: RelayState | None
     handover: HandOver | None
     main: MainState
     threshold_s: float
-    saved_bytes: float  # per request, by the filter
-    owed_bytes: float
-    relay_output: Array  # output tokens of each atom, (atoms,)
+    saved_bytes: float = 0.0  # per request, by the filter
+    owed_bytes: float = 0.0
+
+    @property
+    def direct(self) -> Array:
+        """Weights (2, atoms) of the requests that go straight to main decode."""
+        weight = self.line.weight
+        return weight if self.ways is None else np.where(self.ways.on_relay, 0.0, weight)
 
 
 def pinned_share(context: Context, deployment: Deployment) -> float | None:
@@ -70,22 +73,29 @@ def flow_at(
 ) -> Flow | Excuse:
     """All stages when main decode holds a share ``held_share`` of the prefixes; Excuse where a stage has no answer."""
     demand = context.demand
-    assert deployment.main is not None
-    weight = kinds(demand, held_share)
-    sent = np.ones_like(weight)
     line = line_state(demand, move, stage, rate, held_share)
     if line.rho >= 1.0:
         return Excuse("line_utilization", line.rho, 1.0, "", "line")
-    relayed = weight * (line.predicted > threshold_s) if deployment.relay is not None else np.zeros_like(weight)
-    filtered, saved, owed = np.zeros_like(weight), 0.0, 0.0
-    if deployment.use_filter and deployment.relay is not None:
-        filtered, saved, owed = _filter(context, deployment.relay, move, line, relayed)
-        relayed = relayed - filtered
-        # what is owed comes back with a later turn, so the line carries all but the saved bytes
-        total = float((weight * move.size).sum())
-        sent = np.full_like(weight, 1.0 - saved / max(total, 1e-9))
-        line = line_state(demand, move, stage, rate, held_share, sent)
-    return _decode(context, deployment, stage, move, rate, held_share, threshold_s, line, (relayed, filtered), (saved, owed))
+    saved, owed = 0.0, 0.0
+    ways: Routed | None = None
+    if deployment.relay is not None:
+        on_relay = (line.predicted > threshold_s) & (line.weight > 0)
+        filtered: Array | None = None
+        if deployment.use_filter and on_relay.any():
+            filtered, saved, owed = _filter(context, deployment.relay, move, line, np.where(on_relay, line.weight, 0.0))
+            # what is owed comes back with a later turn, so the line carries all but the saved bytes
+            line = line_state(demand, move, stage, rate, held_share, 1.0 - saved / max(line.bytes_per_request, 1e-9))
+        ways = routed(line, on_relay, filtered) if on_relay.any() else None
+    relay: RelayState | None = None
+    handed: HandOver | None = None
+    if ways is not None:
+        relay, handed = _relay(context, deployment, ways, move, rate)
+    state = _main(context, deployment, line, ways, relay, handed, rate)
+    if isinstance(state, Excuse):
+        return state
+    fixed = pinned_share(context, deployment)
+    following = fixed if fixed is not None else _hit_share(context, state.residence_s, ways, relay)
+    return Flow(held_share, following, line, ways, relay, handed, state, threshold_s, saved, owed)
 
 
 def _filter(
@@ -106,109 +116,92 @@ def _filter(
     return taken, max(saved, 0.0), unsent - max(saved, 0.0)
 
 
-def _decode(
+def _relay(
+    context: Context, deployment: Deployment, ways: Routed, move: Transfer, rate: float
+) -> tuple[RelayState, HandOver]:
+    """Relay and hand-over; main decode's running step, which the hand-over waits for, is taken at a typical batch."""
+    main, pool = deployment.main, deployment.relay
+    assert main is not None and pool is not None
+    return relay_and_hand_over(
+        context.demand,
+        pool,
+        context.step_surface(pool),
+        ways,
+        rate,
+        context.tpot_limit_s(),
+        move.rtt_s,
+        context.extend_cost(main),
+        context.typical_step_s(main),
+    )
+
+
+def _main(
     context: Context,
     deployment: Deployment,
-    stage: PrefillStage,
-    move: Transfer,
-    rate: float,
-    held_share: float,
-    threshold_s: float,
     line: LineState,
-    routed: tuple[Array, Array],
-    books: tuple[float, float],
-) -> Flow | Excuse:
-    demand, main = context.demand, deployment.main
+    ways: Routed | None,
+    relay: RelayState | None,
+    handed: HandOver | None,
+    rate: float,
+) -> MainState | Excuse:
+    """Main decode with what the relay leaves it, and the extend passes of the hand-overs."""
+    main, demand = deployment.main, context.demand
     assert main is not None
-    relayed, filtered = routed
-    limit = context.tpot_limit_s()
-    weight = kinds(demand, held_share)
-    n = demand.atoms.output[None, :, None]
-    eager: Array = np.zeros_like(line.exposed)
-    relay: RelayState | None = None
-    handed: HandOver | None = None
     passes, handovers = 0.0, 0.0
-    middle = demand.atoms.mean(demand.atoms.prompt + demand.atoms.output / 2)
-    if deployment.relay is not None and float((relayed + filtered).sum()) > 0:
-        cost, added = context.extend_cost(main)
-        step = float(context.step_surface(main).table(middle)(np.asarray(context.typical_batch(main))))
-        extra: Array = np.zeros_like(line.exposed)
-        surface = context.step_surface(deployment.relay)
-        for _ in range(2):  # the hand-over's rounds keep the relay a little longer, which changes what it hands over
-            relay = relay_state(demand, deployment.relay, surface, line, relayed + filtered, rate, extra, limit)
-            single = float(one_shot_share(min(relay.load, 5.0), max(int(relay.slots.total), 1)))
-            handed = hand_over(relay.eager, move, cost, added, relay.tau_s, step, single)
-            extra = handed.extra_relay_s
-        assert relay is not None and handed is not None
-        share = (relayed / np.maximum(weight, 1e-300))[..., None]
-        gone = (filtered / np.maximum(weight, 1e-300))[..., None]
-        eager = share * relay.eager + gone * n
-        mass = relayed[..., None] * line.probability
-        count = float(mass.sum())
-        handovers = rate * count
-        passes = float((mass * handed.passes_s).sum() / count) if count > 0 else 0.0
-    state = main_state(
+    if ways is not None and handed is not None:
+        share = float(ways.relayed.sum())
+        handovers = rate * share
+        if share > 0:
+            passes = float(np.einsum("r,rp,p->", ways.relayed, handed.passes_s, line.probability)) / share
+    return main_state(
         demand,
         main,
         context.step_surface(main),
-        line,
-        weight[..., None] * line.probability,
-        eager,
+        main_load(demand, line, ways, relay),
         rate,
         passes,
         handovers,
         tier_bytes(main) if deployment.decode_cache else 0.0,
-        limit,
+        context.tpot_limit_s(),
         context.pooled_slots,
         lambda idle: context.residence_s(idle, rate),
     )
-    if isinstance(state, Excuse):
-        return state
-    fixed = pinned_share(context, deployment)
-    following = fixed if fixed is not None else _hit_share(context, state.residence_s, line, relayed, relay)
-    return Flow(
-        held_share,
-        following,
-        weight,
-        relayed,
-        filtered,
-        line,
-        relay,
-        handed,
-        state,
-        threshold_s,
-        books[0],
-        books[1],
-        demand.atoms.output,
-    )
 
 
-def _hit_share(
-    context: Context, residence_s: float, line: LineState, relayed: Array, relay: RelayState | None
-) -> float:
+def _hit_share(context: Context, residence_s: float, ways: Routed | None, relay: RelayState | None) -> float:
     """``q' = P(gap <= T)(1 - lag)``: held if it wasn't evicted and had arrived.
 
     A turn whose last token comes from main decode has its KV there by then, so only a relayed turn that ends before
     its transfer lags, by T_exp - n tau: lag = sum w P(gap < max(T_exp - n tau, 0)).
     """
-    share = float(decode_hit_share(residence_s, 0.0, context.gap))
-    if relay is None:
+    share = held_share(residence_s, context.gap)
+    if ways is None or relay is None:
         return share
-    after = np.maximum(line.exposed - context.demand.atoms.output[None, :, None] * relay.tau_s, 0.0)
-    late = float((relayed[..., None] * line.probability * gap_cdf(after, context.gap)).sum())
-    return share * (1.0 - late)
+    after = ways.exposed - context.demand.atoms.output[ways.atom][:, None] * relay.tau_s
+    late = after > 0
+    if not late.any():
+        return share
+    mass = (ways.mass * (ways.relayed / ways.weight)[:, None])[late]
+    return share * (1.0 - float(mass @ gap_cdf(after[late], context.gap)))
 
 
 def equilibrium(
-    context: Context, deployment: Deployment, stage: PrefillStage, move: Transfer, rate: float, threshold_s: float
+    context: Context,
+    deployment: Deployment,
+    stage: PrefillStage,
+    move: Transfer,
+    rate: float,
+    threshold_s: float,
+    start: float = 1.0,
 ) -> Flow | Excuse:
     """Largest fixed point of q -> q', from q = 1 downwards.
 
     More hits at main decode mean fewer bytes, shorter transfers, less KV under way and more idle room, so the map
     rises and the iteration falls monotonically onto its largest fixed point. Excuse where a stage gives out on the way.
+    ``start`` just above the fixed point of another threshold, which moves q little, saves rounds.
     """
     fixed = pinned_share(context, deployment)
-    held = 1.0 if fixed is None else fixed
+    held = start if fixed is None else fixed
     flow = flow_at(context, deployment, stage, move, rate, held, threshold_s)
     for _ in range(MAX_ROUNDS):
         if isinstance(flow, Excuse) or abs(flow.next_held_share - held) <= HELD_TOLERANCE:

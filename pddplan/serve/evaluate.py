@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,12 +17,13 @@ from pddplan.serve.equilibrium import Flow, equilibrium, loop_gain
 from pddplan.serve.line_stage import Transfer, transfer
 from pddplan.serve.metrics import Latencies, latencies, rows
 from pddplan.serve.prefill_stage import PrefillStage
-from pddplan.serve.records import Evaluation, LineLoad, PoolLoad, Routing, SloValue
+from pddplan.serve.records import Evaluation, LineLoad, PoolLoad, Routing
 from pddplan.serve.slo import excuses_of_slo, slo_values
 from pddplan.spec.types import Role
 
 RELAY_THRESHOLD_STEPS = 8.0  # default relay rule: exposed transfer above 8 x the TPOT limit (2-model, relay rule)
 DEFAULT_THRESHOLD_S = 0.4  # the same at 50 ms, where no TPOT limit is given
+START_MARGIN = 2e-3  # above the hit share of the first threshold, where the search for those of the others starts
 THRESHOLD_CLASSES = 12  # class boundaries tried beside the default
 
 
@@ -42,18 +43,58 @@ def thresholds(context: Context, flow: Flow | None) -> tuple[float, ...]:
     if flow is not None:
         order = np.argsort(flow.line.predicted, axis=None)
         predicted = flow.line.predicted.ravel()[order]
-        work = np.cumsum((flow.weight.ravel()[order]) * np.maximum(predicted, 1e-6))
+        work = np.cumsum((flow.line.weight.ravel()[order]) * np.maximum(predicted, 1e-6))
         if work[-1] > 0:
             at = np.searchsorted(work / work[-1], np.arange(1, THRESHOLD_CLASSES) / THRESHOLD_CLASSES)
             values += [float(v) for v in predicted[np.minimum(at, predicted.size - 1)]]
     return tuple(sorted(set(values)))
 
 
+@dataclass(frozen=True)
+class _Case:
+    """What is evaluated, before a relay threshold is chosen."""
+
+    context: Context
+    deployment: Deployment
+    stage: PrefillStage
+    move: Transfer
+    rate: float
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """A case at one relay threshold; without a flow where a stage gave out."""
+
+    evaluation: Evaluation
+    flow: Flow | None = None
+    mixtures: Latencies | None = None
+
+    @property
+    def late(self) -> bool:
+        """Whether a first-token row fails."""
+        return any(e.constraint.startswith("ttft") for e in self.evaluation.excuses)
+
+    @property
+    def relay_limited(self) -> bool:
+        """Whether more relay could have mattered: a row of its own fails."""
+        return any(e.subject in ("relay_decode", "relay") for e in self.evaluation.excuses)
+
+    @property
+    def badness(self) -> tuple[int, float]:
+        """Order of failed answers: those of a stage that gave out last, then by the worst relative violation."""
+        worst = max(
+            (e.value / e.limit if e.limit > 0 and math.isfinite(e.value) else 1e9 for e in self.evaluation.excuses),
+            default=0.0,
+        )
+        return (0 if self.flow is not None else 1, worst)
+
+
 def evaluate(context: Context, deployment: Deployment, rate: float | None = None, *, detail: bool = True) -> Evaluation:
     """Evaluate a deployment at ``rate`` (default: the scenario's) under the full model.
 
     The relay threshold is the default one if that holds every row, else one of ``thresholds`` that does, else the
-    one that breaks the rows least. ``detail`` False skips quantiles and loads that no row needs.
+    one that breaks the rows least. ``detail`` False skips what no row needs: quantiles, loads, the share within the
+    SLO (nan).
     """
     at = context.rate if rate is None else rate
     if deployment.aggregated is not None:
@@ -63,72 +104,54 @@ def evaluate(context: Context, deployment: Deployment, rate: float | None = None
     if isinstance(stage, Excuse):
         return _failed((stage,))
     move = transfer(context.demand, deployment, stage, context.nic_goodput)
-
-    def at_threshold(threshold: float) -> tuple[Evaluation, Flow | None]:
-        flow = equilibrium(context, deployment, stage, move, at, threshold)
-        if isinstance(flow, Excuse):
-            return _failed((flow,)), None
-        return _with_flow(context, deployment, stage, move, flow, at, detail), flow
-
-    first, flow = at_threshold(default_threshold_s(context) if deployment.relay is not None else math.inf)
-    if first.feasible or deployment.relay is None:
-        return first
-    return _best_threshold(thresholds(context, flow), at_threshold, first)
+    case = _Case(context, deployment, stage, move, at)
+    best = _at_threshold(case, default_threshold_s(context) if deployment.relay is not None else math.inf)
+    if not best.evaluation.feasible and deployment.relay is not None:
+        near = 1.0 if best.flow is None else min(best.flow.held_share + START_MARGIN, 1.0)
+        ladder = thresholds(context, best.flow)
+        best = _best_threshold(
+            ladder, lambda theta: _at_threshold(case, theta, near), best, default_threshold_s(context)
+        )
+    return _completed(case, best) if detail else best.evaluation
 
 
 def _best_threshold(
-    ladder: tuple[float, ...], at_threshold: Callable[[float], tuple[Evaluation, Flow | None]], first: Evaluation
-) -> Evaluation:
-    """A threshold of the ladder (ascending) that holds, or the least bad one, from the default's evaluation.
+    ladder: tuple[float, ...], at_threshold: Callable[[float], _Answer], first: _Answer, default_s: float
+) -> _Answer:
+    """A threshold of the ladder (ascending) that holds, or the least bad one, from the default's answer.
 
     A lower threshold relays more, so the first token only improves: the highest threshold that isn't late is found by
     bisection. Below it the loads decide. They have one valley: relaying a long transfer takes more tokens off
     main decode than its extend passes cost, relaying a short one doesn't; so the walk down ends where they rise.
     """
-    best, limited = first, _relay_limited(first)
-    seen: dict[int, Evaluation] = {}
+    best, limited = first, first.relay_limited
+    known = ladder.index(default_s)
+    seen: dict[int, _Answer] = {known: first}
 
-    def at(index: int) -> Evaluation:
+    def at(index: int) -> _Answer:
         nonlocal best, limited
         if index not in seen:
-            seen[index] = at_threshold(ladder[index])[0]
-            limited = limited or _relay_limited(seen[index])
-            best = min(best, seen[index], key=_badness)
+            seen[index] = at_threshold(ladder[index])
+            limited = limited or seen[index].relay_limited
+            best = min(best, seen[index], key=lambda answer: answer.badness)
         return seen[index]
 
-    low, high = 0, len(ladder) - 1  # ladder[low] is taken as in time
+    # ladder[low] is taken as in time
+    low, high = (0, max(known - 1, 0)) if first.late else (known, len(ladder) - 1)
     while low < high:
         middle = (low + high + 1) // 2
-        if at(middle).feasible:
+        if at(middle).evaluation.feasible:
             return seen[middle]
-        low, high = (low, middle - 1) if _late(seen[middle]) else (middle, high)
+        low, high = (low, middle - 1) if seen[middle].late else (middle, high)
     before = math.inf
     for index in range(low, -1, -1):
-        if at(index).feasible:
+        if at(index).evaluation.feasible:
             return seen[index]
-        load = _badness(seen[index])[1]
+        load = seen[index].badness[1]
         if load > before * (1 + 1e-6):
             break
         before = load
-    return replace(best, relay_limited=limited)
-
-
-def _late(evaluation: Evaluation) -> bool:
-    """Whether a first-token row fails, or nothing is known because a stage gave out."""
-    return any(e.constraint.startswith("ttft") for e in evaluation.excuses)
-
-
-def _relay_limited(evaluation: Evaluation) -> bool:
-    """Whether more relay could have mattered: its own rows fail, or nothing is known past an earlier stage."""
-    return any(e.subject in ("relay_decode", "relay") for e in evaluation.excuses)
-
-
-def _badness(evaluation: Evaluation) -> tuple[int, float]:
-    """Order of failed evaluations: those without SLO values last, then by the worst relative violation."""
-    worst = max(
-        (e.value / e.limit if e.limit > 0 and math.isfinite(e.value) else 1e9 for e in evaluation.excuses), default=0.0
-    )
-    return (0 if evaluation.slo else 1, worst)
+    return replace(best, evaluation=replace(best.evaluation, relay_limited=limited))
 
 
 def _failed(excuses: tuple[Excuse, ...]) -> Evaluation:
@@ -136,84 +159,106 @@ def _failed(excuses: tuple[Excuse, ...]) -> Evaluation:
     return Evaluation((), {}, None, routing, math.nan, math.nan, math.nan, excuses, 0.0)
 
 
-def _with_flow(
-    context: Context,
-    deployment: Deployment,
-    stage: PrefillStage,
-    move: Transfer,
-    flow: Flow,
-    rate: float,
-    detail: bool,
-) -> Evaluation:
-    known = math.isfinite(flow.main.occupancy.tpot_s)
-    excuses = [*_loads(context, deployment, stage, flow, rate)]
-    table = rows(context, deployment, stage, move, flow)
-    mixtures = latencies(context, stage, flow, table, context.scenario.engine.router_delay_s)
-    excuses += excuses_of_slo(context, mixtures, known)
+def _at_threshold(case: _Case, threshold_s: float, start: float = 1.0) -> _Answer:
+    """Every row of the case at one relay threshold; the loop gain is looked at where all others hold."""
+    context = case.context
+    flow = equilibrium(context, case.deployment, case.stage, case.move, case.rate, threshold_s, start)
+    if isinstance(flow, Excuse):
+        return _Answer(_failed((flow,)))
+    excuses = _loads(context, case.deployment, case.stage, flow, case.rate)
+    table = rows(context, case.deployment, case.stage, case.move, flow)
+    mixtures = latencies(context, case.stage, flow, table, context.scenario.engine.router_delay_s)
+    excuses += excuses_of_slo(context, mixtures, math.isfinite(flow.main.occupancy.tpot_s))
     within = context.scenario.slo_within
     if within is not None and mixtures.within < within:
         excuses.append(Excuse("within", mixtures.within, within, "", "slo"))
-    base = Evaluation(
+    gain = math.nan
+    if not excuses:
+        gain = _gain(case, flow)
+        excuses += _unstable(gain)
+    evaluation = Evaluation(
         slo=(),
         pools={},
-        line=_line_load(flow, move, rate),
-        routing=_routing(flow),
+        line=_line_load(flow, case.move, case.rate),
+        routing=_routing(context, flow),
         prefill_hit_rate=context.demand.atoms.hit_rate,
         decode_hit_rate=context.demand.atoms.hit_rate * flow.held_share,
-        loop_gain=math.nan,
-        excuses=tuple(excuses),
-        within_slo_share=mixtures.within,
-    )
-    if not detail:
-        return base if base.excuses == () else replace(base, slo=_marker(mixtures))
-    gain = loop_gain(context, deployment, stage, move, rate, flow)
-    if gain >= 1.0:
-        excuses.append(Excuse("loop_gain", gain, 1.0, "", "main_decode"))
-    limit = flow.handover.limit_tokens if flow.handover is not None else None
-    return replace(
-        base,
-        slo=slo_values(context, mixtures, known),
-        pools=_pools(context, deployment, stage, flow),
         loop_gain=gain,
         excuses=tuple(excuses),
-        hand_over_limit_tokens=limit if limit is not None and math.isfinite(limit) else None,
+        within_slo_share=mixtures.within if within is not None else math.nan,
     )
+    return _Answer(evaluation, flow, mixtures)
 
 
-def _marker(mixtures: Latencies) -> tuple[SloValue, ...]:
-    """One value, to tell an evaluation that has latencies from one that fails before."""
-    return (SloValue("ttft", 0.5, float(mixtures.ttft.constant.min()), None, "prefill"),)
+def _gain(case: _Case, flow: Flow) -> float:
+    return loop_gain(case.context, case.deployment, case.stage, case.move, case.rate, flow)
+
+
+def _unstable(gain: float) -> list[Excuse]:
+    return [Excuse("loop_gain", gain, 1.0, "", "main_decode")] if gain >= 1.0 else []
+
+
+def _completed(case: _Case, answer: _Answer) -> Evaluation:
+    """The answer's evaluation with all quantiles and loads."""
+    flow, mixtures, base = answer.flow, answer.mixtures, answer.evaluation
+    if flow is None or mixtures is None:
+        return base
+    excuses, gain = base.excuses, base.loop_gain
+    if math.isnan(gain):
+        gain = _gain(case, flow)
+        excuses = (*excuses, *_unstable(gain))
+    limit = flow.handover.limit_tokens if flow.handover is not None else math.inf
+    return replace(
+        base,
+        slo=slo_values(case.context, mixtures, math.isfinite(flow.main.occupancy.tpot_s)),
+        pools=_pools(case.context, case.deployment, case.stage, flow),
+        loop_gain=gain,
+        excuses=excuses,
+        within_slo_share=mixtures.within,
+        hand_over_limit_tokens=limit if math.isfinite(limit) else None,
+    )
 
 
 def _loads(context: Context, deployment: Deployment, stage: PrefillStage, flow: Flow, rate: float) -> list[Excuse]:
     """Rows that aren't latencies: memory, slots, line, caps."""
     found: list[Excuse] = []
-    main, demand = flow.main, context.demand
+    demand = context.demand
     if flow.line.rho > context.cap_line * (1 + 1e-9):
         found.append(Excuse("line_utilization", flow.line.rho, context.cap_line, "", "line"))
     pool = deployment.prefill
-    assert pool is not None and deployment.main is not None
+    assert pool is not None
     held = rate * float(demand.atoms.weight @ (stage.time_s * demand.kv_prompt))
-    held += rate * float((flow.weight * np.maximum(flow.line.predicted, 0.0) * demand.kv_prompt).sum())
+    held += rate * float(((flow.line.weight * np.maximum(flow.line.predicted, 0.0)) @ demand.kv_prompt).sum())
     room = pool.prefill.kv_pool_bytes * pool.instances
     if held > room:
         found.append(Excuse("prefill_kv_memory", held, room, "bytes", "prefill"))
-    if main.running_bytes + main.under_way_bytes > deployment.main.decode.kv_pool_bytes * deployment.main.instances:
-        total = deployment.main.decode.kv_pool_bytes * deployment.main.instances
-        found.append(Excuse("main_decode_kv_memory", main.running_bytes + main.under_way_bytes, total, "bytes", "main_decode"))
-    if main.busy_share > context.cap("main_decode"):
-        found.append(Excuse("main_decode_utilization", main.busy_share, context.cap("main_decode"), "", "main_decode"))
+    found += _main_loads(context, deployment, flow)
+    relay, cap = flow.relay, context.cap("relay_decode")
+    if relay is not None:
+        if relay.p_wait > ADMISSION_EPSILON:
+            found.append(Excuse("relay_slots", relay.p_wait, ADMISSION_EPSILON, relay.slots.bound, "relay_decode"))
+        if relay.load > cap:
+            found.append(Excuse("relay_utilization", relay.load, cap, "", "relay_decode"))
+    return found
+
+
+def _main_loads(context: Context, deployment: Deployment, flow: Flow) -> list[Excuse]:
+    """Rows of main decode: memory, slots, cap."""
+    found: list[Excuse] = []
+    main, pool, cap = flow.main, deployment.main, context.cap("main_decode")
+    assert pool is not None
+    held, room = main.running_bytes + main.under_way_bytes, pool.decode.kv_pool_bytes * pool.instances
+    if held > room:
+        found.append(Excuse("main_decode_kv_memory", held, room, "bytes", "main_decode"))
+    if main.busy_share > cap:
+        found.append(Excuse("main_decode_utilization", main.busy_share, cap, "", "main_decode"))
     if math.isfinite(main.occupancy.tpot_s):
         if main.p_overflow > ADMISSION_EPSILON:
-            found.append(Excuse("main_decode_slots", main.p_overflow, ADMISSION_EPSILON, main.slots.bound, "main_decode"))
+            over = main.p_overflow
+            found.append(Excuse("main_decode_slots", over, ADMISSION_EPSILON, main.slots.bound, "main_decode"))
         load = main.occupancy.requests / max(main.slots.total, 1e-9)
-        if load > context.cap("main_decode"):
-            found.append(Excuse("main_decode_utilization", load, context.cap("main_decode"), "", "main_decode"))
-    if flow.relay is not None:
-        if flow.relay.p_wait > ADMISSION_EPSILON:
-            found.append(Excuse("relay_slots", flow.relay.p_wait, ADMISSION_EPSILON, flow.relay.slots.bound, "relay_decode"))
-        if flow.relay.load > context.cap("relay_decode"):
-            found.append(Excuse("relay_utilization", flow.relay.load, context.cap("relay_decode"), "", "relay_decode"))
+        if load > cap:
+            found.append(Excuse("main_decode_utilization", load, cap, "", "main_decode"))
     return found
 
 
@@ -224,22 +269,20 @@ def _line_load(flow: Flow, move: Transfer, rate: float) -> LineLoad | None:
     return LineLoad(mean, move.capacity, flow.line.rho, flow.line.bytes_per_request)
 
 
-def _routing(flow: Flow) -> Routing:
-    relay, filtered = float(flow.relayed.sum()), float(flow.filtered.sum())
-    tokens = 0.0
-    share = 0.0
-    if flow.relay is not None:
-        mass = flow.relayed[..., None] * flow.line.probability
-        tokens = float((mass * flow.relay.eager).sum())
-        tokens += float((flow.filtered * flow.relay_output).sum())
-        share = tokens / float((flow.weight * flow.relay_output).sum())
+def _routing(context: Context, flow: Flow) -> Routing:
+    ways, relay = flow.ways, flow.relay
+    relayed = filtered = tokens = 0.0
+    if ways is not None and relay is not None:
+        relayed, filtered = float(ways.relayed.sum()), float(ways.filtered.sum())
+        tokens = float(np.einsum("r,rp,p->", ways.relayed, relay.eager, flow.line.probability))
+        tokens += float(ways.filtered @ context.demand.atoms.output[ways.atom])
     sent = max(flow.line.bytes_per_request + flow.saved_bytes, 1e-9)
     threshold = flow.threshold_s if math.isfinite(flow.threshold_s) else None
     return Routing(
-        direct_share=max(1.0 - relay - filtered, 0.0),
-        relay_share=relay,
+        direct_share=max(1.0 - relayed - filtered, 0.0),
+        relay_share=relayed,
         filtered_share=filtered,
-        relay_token_share=share,
+        relay_token_share=tokens / context.demand.atoms.mean(context.demand.atoms.output),
         threshold_s=threshold,
         saved_bytes_share=flow.saved_bytes / sent,
         owed_bytes_share=flow.owed_bytes / sent,

@@ -97,30 +97,41 @@ def extend_rounds(
     left, whose pause is that of ``one_shot_pause_s``. Each round keeps the relay busy for RTT + t0 + e/v more. The
     threshold is reached iff ``extend_limit_tokens`` is below it up to rounding. All broadcast over ``eager_tokens``.
     """
-    left, rtt, tau, _ = np.broadcast_arrays(
-        as_floats(eager_tokens), as_floats(rtt_s), as_floats(tau_s), cost.time_s(0.0) + 0.0 * as_floats(step_s)
-    )
-    left = left.astype(np.float64)
-    rounds, extra, passes = np.zeros_like(left), np.zeros_like(left), np.zeros_like(left)
-    for _round in range(max_rounds):
-        span = rtt + cost.time_s(left)
-        following = np.ceil(span / tau * (1.0 - 1e-12))
-        go = (left > threshold) & (following < left)
-        if not np.any(go):
-            break
-        rounds += go
-        extra += np.where(go, span, 0.0)
-        passes += np.where(go, cost.time_s(left), 0.0)
-        left = np.where(go, following, left)
+    tokens, rtt, tau, step = as_floats(eager_tokens), as_floats(rtt_s), as_floats(tau_s), as_floats(step_s)
+    shape = np.broadcast_shapes(tokens.shape, rtt.shape, tau.shape, step.shape, cost.time_s(0.0).shape)
+    rtt, tau = np.broadcast_to(rtt, shape), np.broadcast_to(tau, shape)
+    rounds, left, extra = rounds_until(np.broadcast_to(tokens, shape), rtt, cost, tau, threshold, max_rounds)
     return HandoverResult(
         rounds=rounds,
         final_tokens=left,
-        pause_s=one_shot_pause_s(left, rtt, cost, step_s, wait_share=wait_share),
+        pause_s=one_shot_pause_s(left, rtt, cost, step, wait_share=wait_share),
         extra_relay_s=extra,
-        extend_passes_s=passes + cost.time_s(left),
+        extend_passes_s=extra - rounds * rtt + cost.time_s(left),
         limit_tokens=extend_limit_tokens(rtt, cost, tau),
         contracts=np.asarray(as_floats(cost.tokens_per_s) * tau > 1.0),
     )
+
+
+def rounds_until(
+    eager_tokens: Floats, rtt_s: Floats, cost: ExtendCost, tau_s: Floats, threshold: float = 64.0, max_rounds: int = 8
+) -> tuple[Floats, Floats, Floats]:
+    """The rounds of ``extend_rounds`` alone: their number, the tokens left for the last hand-over, the time they take
+    [s]; all of the shape of ``eager_tokens``, with which the rest broadcasts."""
+    left = eager_tokens
+    rounds, extra = np.zeros(left.shape), np.zeros(left.shape)
+    for _round in range(max_rounds):
+        go = left > threshold
+        if not go.any():
+            break
+        span = rtt_s + cost.time_s(left)
+        following = np.ceil(span / tau_s * (1.0 - 1e-12))
+        go &= following < left
+        if not go.any():
+            break
+        rounds += go
+        extra += np.where(go, span, 0.0)
+        left = np.where(go, following, left)
+    return rounds, left, extra
 
 
 def extend_load(handover_rate: ArrayLike, extra_step_s: ArrayLike, instances: ArrayLike) -> Floats:
@@ -155,11 +166,12 @@ def one_shot_share(load: ArrayLike, slots: int = 64, high: float = 0.8, low: flo
 
     if not 0.0 <= low <= high:
         raise ValueError(f"hysteresis needs 0 <= low <= high, got {low} and {high}")
-    offered = np.maximum(as_floats(load), 0.0) * slots
+    loads = np.maximum(as_floats(load), 0.0) * slots
+    offered = float(loads) if loads.ndim == 0 else loads  # the loop is many times quicker on plain numbers
     top = int(np.floor(high * slots + 1e-9)) + 1
     bottom = min(max(int(np.ceil(low * slots - 1e-9)), 1), top)
-    flow = np.full_like(offered, 1.0 / bottom)
-    between = np.zeros_like(offered)
+    flow: Floats | float = 1.0 / bottom
+    between: Floats | float = 0.0
     for n in range(bottom, top):
         between = between + flow
         flow = (1.0 + offered * flow) / (n + 1.0)

@@ -8,6 +8,8 @@ How much of T a request feels is the subject of ``overlap``.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -46,7 +48,7 @@ def busy_probability(m: ArrayLike, rho: ArrayLike) -> Floats:
     """
     from scipy.special import gammaincc, gammaln, xlogy
 
-    servers, load = np.broadcast_arrays(np.maximum(as_floats(m), 1.0), np.maximum(as_floats(rho), 0.0))
+    servers, load = np.maximum(as_floats(m), 1.0), np.maximum(as_floats(rho), 0.0)
     stable = load < 1.0
     inside = np.where(stable, load, 0.5)
     whole, offered = np.floor(servers), servers * inside
@@ -64,7 +66,7 @@ def slowdown(m: ArrayLike, rho: ArrayLike) -> Floats:
     rho; inf where rho >= 1. ``E[T|b] = T0 + (b/r)·s`` holds for every size distribution (processor sharing is
     insensitive). Broadcasts. Source: Kleinrock, Queueing Systems II, 4.4; Cohen, Acta Informatica 12 (1979).
     """
-    servers, load = np.broadcast_arrays(np.maximum(as_floats(m), 1.0), np.maximum(as_floats(rho), 0.0))
+    servers, load = np.maximum(as_floats(m), 1.0), np.maximum(as_floats(rho), 0.0)
     stable = load < 1.0
     inside = np.where(stable, load, 0.5)
     spare = 1.0 / (1.0 - inside) - (servers - np.floor(servers))
@@ -103,23 +105,29 @@ def spread(m: ArrayLike, rho: ArrayLike, points: int = 12) -> tuple[Floats, Floa
     f is independent of b, which is within 7 % of simulation at p50/p90/p99 for m = 1…40, rho <= 0.9
     (tests/serve/test_line.py); ``spread_for_size`` uses b and is within 5 %.
     """
-    servers, load = np.broadcast_arrays(np.maximum(as_floats(m), 1.0), np.maximum(as_floats(rho), 0.0))
-    servers, load = servers[..., None], load[..., None]
+    servers, load = np.maximum(as_floats(m), 1.0)[..., None], np.maximum(as_floats(rho), 0.0)[..., None]
     stable = load < 1.0
-    inside = np.clip(np.where(stable, load, 0.5), 1e-12, None)
+    inside = np.maximum(np.where(stable, load, 0.5), 1e-12)
     busy = busy_probability(servers, inside)
-    whole = np.floor(servers)
-    survival = 1.0 - tail_edges(points)  # of f, from 1 down to 0
+    survival, probabilities = _bins(points)
     within = np.minimum(survival, busy)  # the part of that mass where the line is busy
-    share = np.where(busy > 0, within / np.where(busy > 0, busy, 1.0), 0.0)  # survival of G given busy
+    share = within / np.maximum(busy, 1e-300)  # survival of G given busy
     safe = np.where(share > 0, share, 1.0)
     steps = np.floor(np.log(safe) / np.log(inside))  # G at that survival
     partial = steps * share + inside ** (steps + 1.0) / (1.0 - inside)  # E[G; upper share of G's law]
     partial = np.where(share > 0, partial, 0.0)
-    above = busy * ((whole + 1.0) * share + partial) / servers + (survival - within)
-    probabilities = -np.diff(survival)
-    factors = -np.diff(above, axis=-1) / probabilities
-    return np.where(stable, np.maximum(factors, 1.0), np.inf), np.asarray(probabilities, dtype=np.float64)
+    above = busy * ((np.floor(servers) + 1.0) * share + partial) / servers + (survival - within)
+    factors = (above[..., :-1] - above[..., 1:]) / probabilities
+    return np.where(stable, np.maximum(factors, 1.0), np.inf), probabilities
+
+
+@lru_cache(maxsize=16)
+def _bins(points: int) -> tuple[Floats, Floats]:
+    """P(f above a bin's edge), from 1 down to 0, and the bins' probabilities; read-only."""
+    survival = 1.0 - tail_edges(points)
+    probabilities = survival[:-1] - survival[1:]
+    survival.flags.writeable = probabilities.flags.writeable = False
+    return survival, probabilities
 
 
 def spread_unequal(own_m: ArrayLike, m: float, rho: float, points: int = 12) -> tuple[Floats, Floats]:

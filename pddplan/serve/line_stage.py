@@ -7,7 +7,7 @@ the line's sharing factor.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,12 @@ from pddplan.perf.service import DecodeService, PrefillService
 from pddplan.serve import line as line_law
 from pddplan.serve.demand import Demand
 from pddplan.serve.deployment import Deployment, Pool
-from pddplan.serve.overlap import exposed_transfer_s, rdma_exposed_s, streaming_ceiling_bytes_per_s
+from pddplan.serve.overlap import Exposure, exposure, rdma_exposed_s, streaming_ceiling_bytes_per_s
 from pddplan.serve.prefill_stage import PrefillStage
 
 Array = NDArray[np.float64]
+
+STATES_KEPT = 8  # of a transfer
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,17 @@ class Transfer:
     rtt_s: float
     capacity: float  # inf inside a site
     rdma_s: Array  # (atoms,) exposed time of the whole KV to the relay; empty without one
+    exposure: Exposure  # exposed time by factor, (2, atoms, 1)
+    kind_bytes: Array  # (2,) mean bytes of a held and of a cold request
+    kind_ceiling: Array  # (2,) ceiling that stands for the flows of a kind
+    states: dict[tuple[float, float, float], LineState] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
 class LineState:
     """The line at one hit rate. ``exposed`` (2, atoms, points) with ``probability`` (points,)."""
 
+    weight: Array  # (2, atoms) held and cold requests
     rho: float
     bytes_per_request: float
     factor_mean: float
@@ -58,7 +65,7 @@ def nic_bytes_per_s(pool: Pool, goodput: float) -> float:
 
 
 def transfer(demand: Demand, deployment: Deployment, stage: PrefillStage, nic_goodput: float) -> Transfer:
-    """Sizes and ceilings of a deployment's transfers.
+    """Sizes and ceilings of a deployment's transfers; all (2, atoms).
 
     A flow's ceiling is min(streams x stream rate, line, NIC at either end); inside a site only the NICs count, so
     an infinite free line at RTT 0 equals one site.
@@ -79,61 +86,85 @@ def transfer(demand: Demand, deployment: Deployment, stage: PrefillStage, nic_go
     if deployment.relay is not None:
         rdma = min(nic_bytes_per_s(deployment.prefill, nic_goodput), nic_bytes_per_s(deployment.relay, nic_goodput))
         relay = rdma_exposed_s(demand.kv_prompt, demand.kv_last_layer, rdma, stage.time_s, demand.layers)
+    streaming = streaming_ceiling_bytes_per_s(ceiling, size, stage.time_s)
+    ramp = line_law.ramp_s(size, ceiling, rtt, initial_window_bytes=window) if rtt > 0 else np.zeros_like(size)
     return Transfer(
         size=size,
         prefix=size - fresh,
         ceiling=ceiling,
-        streaming_ceiling=streaming_ceiling_bytes_per_s(ceiling, size, stage.time_s),
-        ramp_s=line_law.ramp_s(size, ceiling, rtt, initial_window_bytes=window) if rtt > 0 else np.zeros_like(size),
+        streaming_ceiling=streaming,
+        ramp_s=ramp,
         delay_s=rtt / 2.0,
         rtt_s=rtt,
         capacity=capacity,
         rdma_s=relay,
+        exposure=exposure(
+            (size - fresh)[..., None],
+            fresh[..., None],
+            ceiling[..., None],
+            stage.time_s[:, None],
+            demand.layers,
+            first_chunk_share=stage.first_chunk_share[:, None],
+            last_chunk_share=stage.last_chunk_share[:, None],
+            ramp=ramp[..., None],
+            delay_s=rtt / 2.0,
+        ),
+        kind_bytes=size @ demand.atoms.weight,
+        kind_ceiling=line_law.mean_ceiling_bytes_per_s(demand.atoms.weight, size, np.minimum(streaming, capacity)),
     )
 
 
 def line_state(
-    demand: Demand, move: Transfer, stage: PrefillStage, rate: float, held_share: float, sent: Array | None = None
+    demand: Demand,
+    move: Transfer,
+    stage: PrefillStage,
+    rate: float,
+    held_share: float,
+    sent: Array | float | None = None,
 ) -> LineState:
     """The line when main decode holds the prefix of a share ``held_share`` of the requests.
 
-    ``sent`` (2, atoms) is the share of each kind that is sent at all (1 without the filter). rho >= 1 gives
-    infinite times: the caller refuses it.
+    ``sent`` is the share of the bytes that is sent at all, the same for all (1 without the filter). rho >= 1 gives
+    infinite times: the caller refuses it. The first few states of a transfer are kept: every relay threshold starts
+    from the same ones.
     """
-    weight = kinds(demand, held_share)
-    on_line = weight if sent is None else weight * sent
-    bytes_per_request = float((on_line * move.size).sum())
-    if np.isinf(move.capacity):
-        rho, factors, probability, mean = 0.0, np.ones(1), np.ones(1), 1.0
-    else:
+    share = 1.0 if sent is None else float(np.mean(sent))
+    key = (rate, held_share, share)
+    if key not in move.states:
+        state = _line_state(demand, move, stage, rate, held_share, share)
+        if len(move.states) >= STATES_KEPT:
+            return state
+        move.states[key] = state
+    return move.states[key]
+
+
+def _line_state(
+    demand: Demand, move: Transfer, stage: PrefillStage, rate: float, held_share: float, sent: float
+) -> LineState:
+    share = np.array([held_share, 1.0 - held_share])
+    bytes_per_request = sent * float(share @ move.kind_bytes)
+    rho, mean = 0.0, 1.0
+    factors = probability = np.ones(1)
+    if np.isfinite(move.capacity):
         rho = rate * bytes_per_request / move.capacity
-        ceiling = line_law.mean_ceiling_bytes_per_s(
-            on_line.ravel(), move.size.ravel(), np.minimum(move.streaming_ceiling, move.capacity).ravel()
-        )
+        # the byte-weighted harmonic mean over the kinds of their own is that over all flows
+        ceiling = line_law.mean_ceiling_bytes_per_s(share, move.kind_bytes, move.kind_ceiling)
         m = move.capacity / float(ceiling)
-        mean = float(line_law.slowdown(m, rho))
         factors, probability = line_law.spread(m, rho)
-    exposed = _exposed(demand, move, stage, factors)
-    predicted = _exposed(demand, move, stage, np.array([mean]))[..., 0]
-    line_time = move.delay_s + np.maximum(predicted - move.delay_s, 0.0) + stage.time_s
-    return LineState(rho, bytes_per_request, mean, probability, exposed, predicted, np.asarray(line_time))
+        mean = float(factors @ probability)  # exactly ``slowdown``, see there
+    predicted = move.exposure.at(mean)[..., 0]
+    return LineState(
+        weight=kinds(demand, held_share),
+        rho=rho,
+        bytes_per_request=bytes_per_request,
+        factor_mean=mean,
+        probability=probability,
+        exposed=move.exposure.at(factors),
+        predicted=predicted,
+        line_time=move.delay_s + np.maximum(predicted - move.delay_s, 0.0) + stage.time_s,
+    )
 
 
 def kinds(demand: Demand, held_share: float) -> Array:
     """Weights (2, atoms) of held and cold requests; atoms without a prefix are the same either way."""
-    return np.stack([held_share * demand.atoms.weight, (1.0 - held_share) * demand.atoms.weight])
-
-
-def _exposed(demand: Demand, move: Transfer, stage: PrefillStage, factors: Array) -> Array:
-    return exposed_transfer_s(
-        move.prefix[..., None],
-        (move.size - move.prefix)[..., None],
-        move.ceiling[..., None],
-        factors,
-        stage.time_s[:, None],
-        demand.layers,
-        first_chunk_share=stage.first_chunk_share[:, None],
-        last_chunk_share=stage.last_chunk_share[:, None],
-        ramp=move.ramp_s[..., None],
-        delay_s=move.delay_s,
-    )
+    return np.array([[held_share], [1.0 - held_share]]) * demand.atoms.weight

@@ -39,7 +39,7 @@ def occupancy_tail(mean: ArrayLike, slots: ArrayLike, dispersion: ArrayLike = 1.
     """
     from scipy.special import betainc
 
-    a, k, phi = np.broadcast_arrays(np.maximum(as_floats(mean), 0.0), as_floats(slots), as_floats(dispersion))
+    a, k, phi = np.maximum(as_floats(mean), 0.0), as_floats(slots), as_floats(dispersion)
     wide = (phi > 1.0 + POISSON) & (a > 0)
     over = np.where(wide, phi - 1.0, 1.0)
     spread_out = betainc(k + 1.0, np.where(wide, a / over, 1.0), over / (1.0 + over))
@@ -184,12 +184,8 @@ def admission_wait(
     """
     from scipy.special import gammaln
 
-    a, k, phi, life = np.broadcast_arrays(
-        np.maximum(as_floats(offered), 1e-300),
-        np.maximum(as_floats(slots), 1.0),
-        as_floats(dispersion),
-        as_floats(life_s),
-    )
+    a, k = np.maximum(as_floats(offered), 1e-300), np.maximum(as_floats(slots), 1.0)
+    phi, life = as_floats(dispersion), as_floats(life_s)
     wide = phi > 1.0 + POISSON
     over = np.where(wide, phi - 1.0, 1.0)
     size = a / over

@@ -6,6 +6,8 @@ output rate never rises during the prefill (attention gets dearer with position,
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -22,11 +24,41 @@ def streaming_ceiling_bytes_per_s(rate: ArrayLike, transfer_bytes: ArrayLike, pr
     return np.where(limited, np.minimum(as_floats(rate), size / np.where(limited, time, 1.0)), as_floats(rate))
 
 
-def exposed_transfer_s(
+@dataclass(frozen=True)
+class Exposure:
+    """Exposed transfer as a function of the sharing factor f: the greatest of three lines in f, never negative.
+
+    Made by ``exposure``, which has the formula. Arrays [s] that broadcast with each other and with the factors.
+    """
+
+    whole_s: Floats  # slope, per unit of f
+    whole_offset_s: Floats
+    streamed_s: Floats
+    streamed_offset_s: Floats
+    last_s: Floats
+    delay_s: Floats
+
+    def at(self, factor: ArrayLike) -> Floats:
+        """Exposed time at the factors [s]; broadcasts; inf where f is and there is something to send."""
+        f = as_floats(factor)
+        whole = _stretched(self.whole_s, f) + self.whole_offset_s
+        streamed = _stretched(self.streamed_s, f) + self.streamed_offset_s
+        last = np.maximum(_stretched(self.last_s, f), 0.0)
+        return np.asarray(np.maximum(np.maximum(whole, streamed), last) + self.delay_s, dtype=np.float64)
+
+
+def _stretched(seconds: Floats, factor: Floats) -> Floats:
+    """``seconds·factor``; nothing to send takes no time at an infinite factor either."""
+    if np.isfinite(factor).all():
+        return np.asarray(seconds * factor)
+    with np.errstate(invalid="ignore"):
+        return np.where(seconds > 0, seconds * factor, 0.0)
+
+
+def exposure(
     prefix_bytes: ArrayLike,
     new_bytes: ArrayLike,
     rate: ArrayLike,
-    factor: ArrayLike,
     prefill_time_s: ArrayLike,
     layers: int,
     *,
@@ -35,8 +67,8 @@ def exposed_transfer_s(
     ramp: ArrayLike = 0.0,
     delay_s: ArrayLike = 0.0,
     head_start_s: ArrayLike = 0.0,
-) -> Floats:
-    """Time from the end of the prefill until the last byte is at MD, with layer-wise streaming [s].
+) -> Exposure:
+    """Time from the end of the prefill until the last byte is at MD, with layer-wise streaming, for any factor.
 
     ``prefix_bytes`` b0: KV cached at P but not at MD; it leaves at arrival, ``head_start_s`` h (the wait at P) before
     the prefill starts. ``new_bytes`` b1: KV that this prefill makes; it leaves chunk by chunk and layer by layer.
@@ -53,22 +85,34 @@ def exposed_transfer_s(
     with a prefix that form adds t1 although the line is already busy, up to T_P/layers too much.
 
     The ramp (``line.ramp_s``) runs beside the prefill too. Never negative; never falls when bytes, f, ramp or delay
-    rise or r falls; never rises with h. Shares are of the new tokens, in (0, 1]. Broadcasts; inf where f is.
+    rise or r falls; never rises with h. Shares are of the new tokens, in (0, 1]. Broadcasts.
     """
-    own, fresh = as_floats(prefix_bytes), as_floats(new_bytes)
-    pace = as_floats(factor) / as_floats(rate)  # seconds per byte
-    time = as_floats(prefill_time_s)
+    own, fresh, pace = as_floats(prefix_bytes), as_floats(new_bytes), 1.0 / as_floats(rate)
+    time, start = as_floats(prefill_time_s), as_floats(ramp)
+    streamed = fresh * pace
     first = time * as_floats(first_chunk_share) / layers
-    head = np.maximum(as_floats(head_start_s), 0.0)
-    with np.errstate(invalid="ignore"):  # 0 bytes at an infinite factor take no time
-        whole = np.where(own + fresh > 0, (own + fresh) * pace, 0.0) + as_floats(ramp) - head - time
-        streamed = np.where(fresh > 0, fresh * pace, 0.0)
     # the connection has opened during the prefix only if there was one; counting the ramp anyway is the cautious side
-    from_first_layer = np.where(fresh > 0, first + streamed + as_floats(ramp) - time, 0.0)
-    last = streamed * as_floats(last_chunk_share) / layers
-    return np.asarray(
-        np.maximum(np.maximum(whole, from_first_layer), np.maximum(last, 0.0)) + as_floats(delay_s), dtype=np.float64
+    return Exposure(
+        whole_s=as_floats((own + fresh) * pace),
+        whole_offset_s=as_floats(start - np.maximum(as_floats(head_start_s), 0.0) - time),
+        streamed_s=as_floats(streamed),
+        streamed_offset_s=np.where(fresh > 0, first + start - time, 0.0),
+        last_s=as_floats(streamed * as_floats(last_chunk_share) / layers),
+        delay_s=as_floats(delay_s),
     )
+
+
+def exposed_transfer_s(
+    prefix_bytes: ArrayLike,
+    new_bytes: ArrayLike,
+    rate: ArrayLike,
+    factor: ArrayLike,
+    prefill_time_s: ArrayLike,
+    layers: int,
+    **beside: ArrayLike,
+) -> Floats:
+    """``exposure`` (whose keywords ``beside`` are) at one factor for each transfer [s]; all arguments broadcast."""
+    return exposure(prefix_bytes, new_bytes, rate, prefill_time_s, layers, **beside).at(factor)
 
 
 def rdma_exposed_s(

@@ -16,6 +16,7 @@ Array = NDArray[np.float64]
 
 # Fitted to 162 simulated queues of this kind, see affine_waiting for their range and the error.
 _POOLING = 0.75  # how far servers that exchange all their overflow behave as one pool
+_JUST_AFTER = 1e-6  # of the mean service time
 _RELIEF = 0.8  # share of phi that thins a busy server's arrivals: times when all are busy come in runs
 
 
@@ -81,12 +82,14 @@ def affine_waiting(
     32/16/18 %), mean wait 4 % (13 %), q 1 point (3). p99 is low by 6 % at the median, by 15 % with the default d and
     misses longer than hits. Worst where d is 0 and c large: the p50 of a wait that is mostly 0.
     With misses of 6 hits and d well below the default, overflow feeds itself: q up to 8 points, E[W] up to 40 % high.
-    Monotone in rate and servers within 1e-3 (kink of the log-linear grid at d).
+    Monotone in rate and servers within 1e-3; from one server to two only with d from the default up (a lone server
+    loses no hits).
     """
     rho = sticky.p_wait  # as arrivals see it; equals the utilisation for Poisson arrivals
     home = _home(hit, miss, rho, overflow_wait_s)
     phi, idle, q = _solve(home, servers)
-    times = np.unique(np.concatenate([[0.0, overflow_wait_s], sticky.times_s, shared.times_s]))
+    after = overflow_wait_s + _JUST_AFTER * hit[0]  # the two branches may part at d: no interpolation across it
+    times = np.unique(np.concatenate([[0.0, overflow_wait_s, after], sticky.times_s, shared.times_s]))
     survival = _survival(home, times, idle, q, phi)
     if hit[1] < 1.5 * hit[0] ** 2:  # a chain of stages stands for service that varies less: measured by its own M/G/1
         alone = _tail_of(home.rate * (1.0 - rho) * home.initial[0], home.thinned(0.0))

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pddplan.errors import Excuse
+from pddplan.perf.service import PrefillService
 from pddplan.serve.demand import Demand
 from pddplan.serve.prefill_queue import prefill_waiting
-from pddplan.serve.queueing import WaitingLaw, queue_moments
-from pddplan.perf.service import PrefillService
+from pddplan.serve.queueing import WaitingLaw, erlang_c, queue_moments
 
 Array = NDArray[np.float64]
 
@@ -65,7 +65,8 @@ def prefill_stage(
 
     Capacity: rho = rate E[T_shared] / servers must stay below 1 and within ``max_utilization`` (passes are shared
     when the queue never empties). Latency: one fixed-point step, a tail is merged when somebody waits, so
-    T = (1 - P(wait)) T_alone + P(wait) T_shared with P(wait) from the saturated times.
+    T = (1 - P(wait)) T_alone + P(wait) T_shared. P(wait) from the saturated times: Erlang C for one queue
+    (close for any law of service times), rho for queues per server.
     """
     atoms = demand.atoms
     shared = times.shared
@@ -73,16 +74,22 @@ def prefill_stage(
     rho = rate * saturated / servers
     if rho > max_utilization * (1 + 1e-9) or rho >= 1.0:
         return Excuse("prefill_utilization", rho, min(max_utilization, 1.0), "", "prefill")
-    first = _law(demand, shared, times.miss_shared, rate, servers)
-    if isinstance(first, Excuse):
-        return first
-    merged = first.p_wait
+    one_queue = demand.workload.prefix_cache == "shared"
+    merged = float(erlang_c(servers, rate * saturated)) if one_queue else rho
     time = (1.0 - merged) * times.alone + merged * shared
     law = _law(demand, time, np.maximum(times.miss_shared, time), rate, servers)
     if isinstance(law, Excuse):  # unmerged tails alone would not fit: the queue then never empties
-        time, law = shared, first
+        time, law = shared, _law(demand, shared, times.miss_shared, rate, servers)
+    if isinstance(law, Excuse):
+        return law
     return PrefillStage(
-        law, time + times.fetch, saturated, times.first_chunk_share, times.last_chunk_share, rho, rate * atoms.mean(time)
+        law=law,
+        time_s=time + times.fetch,
+        saturated_s=saturated,
+        first_chunk_share=times.first_chunk_share,
+        last_chunk_share=times.last_chunk_share,
+        rho=rho,
+        busy_servers=rate * atoms.mean(time),
     )
 
 

@@ -100,17 +100,16 @@ def queue_moments(times_s: ArrayLike, weights: ArrayLike) -> Moments:
     mass, work = (np.concatenate([np.cumsum(v[::-1])[::-1], [0.0]]) for v in (w, w * x))
     excess = (work[above] - t * mass[above]) / m1
 
-    def distance(skew: float) -> float:
-        fit = fit_hyperexponential(m1, m2, skew * m2 * m2 / m1)
-        h2 = sum(p / r * np.exp(-r * t) for p, r in zip(fit.initial, fit.rates, strict=True)) / m1
-        gap = np.abs(excess - h2)
-        return float(((gap[1:] + gap[:-1]) * np.diff(t)).sum() / 2.0)
+    def nearest(skews: Array) -> int:
+        fits = [fit_hyperexponential(m1, m2, skew * m2 * m2 / m1) for skew in skews.tolist()]
+        share, rate = (np.array([getattr(fit, name) for fit in fits])[:, :, None] for name in ("initial", "rates"))
+        gap = np.abs(excess - (share / rate * np.exp(-rate * t)).sum(axis=1) / m1)
+        return int(np.argmin(((gap[:, 1:] + gap[:, :-1]) * np.diff(t)).sum(axis=1)))
 
     grid = np.geomspace(LEAST_SKEW, max(3.0 * m1 * m3 / m2**2, 6.0), 48)
-    best = int(np.argmin([distance(s) for s in grid]))
+    best = nearest(grid)
     fine = np.geomspace(grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)], 17)
-    skew = float(fine[int(np.argmin([distance(s) for s in fine]))])
-    return m1, m2, skew * m2 * m2 / m1
+    return m1, m2, float(fine[nearest(fine)]) * m2 * m2 / m1
 
 
 def waiting_law(

@@ -6,13 +6,16 @@ A session's turns are ``gap`` seconds apart. An idle KV cache that isn't asked f
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from pddplan.serve.discretize import Floats, as_floats
 
+SQRT_2 = math.sqrt(2.0)
 NORMAL_P90 = 1.2815515655446004  # quantile of the standard normal law
 
 
@@ -33,7 +36,7 @@ class GapLaw:
         if not 0.0 <= self.end_probability <= 1.0:
             raise ValueError(f"a share of last turns of {self.end_probability} is not in 0…1")
 
-    @property
+    @cached_property
     def sigma(self) -> float:
         """Standard deviation of ln gap; at least 1e-9, so equal p50 and p90 give a step."""
         return max(float(np.log(self.p90_s / self.p50_s)) / NORMAL_P90, 1e-9)
@@ -51,6 +54,13 @@ def gap_cdf(time_s: ArrayLike, gap: GapLaw) -> Floats:
     time = as_floats(time_s)
     with np.errstate(divide="ignore"):
         return np.asarray(ndtr(np.log(np.maximum(time, 0.0) / gap.p50_s) / gap.sigma), dtype=np.float64)
+
+
+def held_share(time_s: float, gap: GapLaw) -> float:
+    """``gap_cdf`` of one time, without arrays: planners ask it often."""
+    if time_s <= 0.0:
+        return 0.0
+    return 0.5 * math.erfc(-math.log(time_s / gap.p50_s) / (gap.sigma * SQRT_2)) if time_s < math.inf else 1.0
 
 
 def mean_min_gap(time_s: ArrayLike, gap: GapLaw) -> Floats:

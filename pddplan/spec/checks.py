@@ -16,6 +16,7 @@ from pddplan.spec.yaml_source import Document
 
 ModelCheck = Callable[[str, str], Problem | None]
 MAX_SITES = 2
+LONGEST_NAME = 200  # of any text in a scenario: fields.Text
 
 
 def structure_problems(document: Document, base_dir: str, check_model: ModelCheck | None) -> list[Problem]:
@@ -37,8 +38,8 @@ def _mappings(value: Any) -> list[tuple[int, dict[str, Any]]]:
 
 def _model(document: Document, base_dir: str, check_model: ModelCheck | None) -> list[Problem]:
     name = document.data.get("model")
-    if check_model is None or not isinstance(name, str) or not name:
-        return []
+    if check_model is None or not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+        return []  # the models say what is wrong with it; no file can have a longer name
     wrong = check_model(name, base_dir)
     return [] if wrong is None else [document.problem(("model",), wrong.message, wrong.fix)]
 

@@ -51,6 +51,7 @@ def load_scenario_text(
 ) -> Scenario:
     """The same from text; paths in it are relative to ``base_dir``."""
     document = parse_document(text, file)
+    _refuse_other_documents(document)
     override_problems = apply_overrides(document, overrides)
     # pydantic is imported only when a scenario is read
     from pydantic import ValidationError
@@ -77,6 +78,14 @@ def load_scenario_text(
     if problems or given is None:
         raise InputError(_sorted_once(problems))
     return _build(given, document, base_dir, offered)
+
+
+def _refuse_other_documents(document: Document) -> None:
+    """A plan, a model card and other files of pddplan say what they are: one message, not one per key."""
+    kind = document.data.get("schema")
+    if isinstance(kind, str) and kind.startswith("pddplan."):
+        fix = "Give the scenario that it was made from." if kind.startswith("pddplan.plan/") else "Give a scenario."
+        raise InputError(document.problem(("schema",), f"this is a {kind}, not a scenario.", fix))
 
 
 def _sorted_once(problems: list[Problem]) -> list[Problem]:

@@ -67,6 +67,10 @@ def _measured(document: Document, path: KeyPath, offer: dict[str, Any]) -> list[
     problems = []
     measured = offer.get("measured")
     for role, rates in measured.items() if isinstance(measured, dict) else ():
+        if role == "aggregated":
+            message, fix = "measured rates of aggregated serving are not supported yet.", "Remove them."
+            problems.append(document.problem((*path, "measured", role), message, fix))
+            continue
         if not isinstance(rates, dict) or rates.get("tokens_per_s") is not None:
             continue
         if role == "prefill":

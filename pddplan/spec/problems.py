@@ -19,7 +19,14 @@ from pddplan.spec.money import VARIANTS, Normalised, spellings
 from pddplan.spec.values import not_a_number
 from pddplan.spec.yaml_source import Document
 
-_OLD_UNITS = {"ttft": "ttft_s", "tpot": "tpot_ms", "itl_ms": "tpot_ms", "rtt": "rtt_ms", "latency_ms": "rtt_ms"}
+# What people write who know the thing under another name; taken where the suggestion is known in the same mapping.
+_OTHER_NAMES = {
+    "ttft": "ttft_s", "tpot": "tpot_ms", "itl": "tpot_ms", "itl_ms": "tpot_ms", "tbt_ms": "tpot_ms", "e2e": "e2e_s",
+    "rtt": "rtt_ms", "latency_ms": "rtt_ms", "gbps": "gbit_per_s", "bandwidth": "gbit_per_s", "gbit": "gbit_per_s",
+    "qps": "request_rate_per_s", "rps": "request_rate_per_s", "rate": "request_rate_per_s",
+    "isl": "prompt_tokens", "input_tokens": "prompt_tokens", "osl": "output_tokens", "hit_rate": "prefix_hit_rate",
+    "gpus": "chips", "gpu": "chip", "count": "max", "num": "max", "price": "usd_per_hour", "quantization": "precision",
+}  # fmt: skip
 
 
 def problems_of(error: ValidationError, document: Document, money: Normalised) -> list[Problem]:
@@ -68,7 +75,7 @@ def _plain_issue(kind: str, value: Any, context: Mapping[str, Any]) -> Issue:
         "less_than": ("is too large.", "It must be below {lt:g}."),
         "less_than_equal": ("is too large.", "It must be at most {le:g}."),
     }
-    if kind == "greater_than_equal" and context["ge"] == SMALLEST:
+    if kind == "greater_than_equal" and context["ge"] == SMALLEST and not (_is_number(value) and value > 0):
         return Issue(f"{shown(value)} is too small.", "It must be above 0.")
     if kind in bounds:
         what, fix = bounds[kind]
@@ -94,6 +101,10 @@ def _plain_issue(kind: str, value: Any, context: Mapping[str, Any]) -> Issue:
     if kind in ("model_type", "dict_type", "model_attributes_type"):
         return Issue(f"{shown(value)} is not a mapping.", "Write keys with values, indented below or in {braces}.")
     return Issue(f"{shown(value)} is not right here.", "See: pddplan schema")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _least(kind: str) -> str:
@@ -160,8 +171,8 @@ def _nearest(path: KeyPath) -> str | None:
     if model is None:
         return None
     key, keys = str(path[-1]), known_keys(model)
-    if _OLD_UNITS.get(key.lower()) in keys:
-        return _OLD_UNITS[key.lower()]
+    if _OTHER_NAMES.get(key.lower()) in keys:
+        return _OTHER_NAMES[key.lower()]
     starts = [k for k in keys if k.startswith(f"{key}_")]
     if starts:
         return starts[0]

@@ -118,7 +118,7 @@ class Workload:
     first_token: Literal["after_transfer", "on_prefill"]
     hourly_load: tuple[float, ...] | None  # 24 relative values
     sessions: Sessions
-    output_forecast: tuple[float, float] | None  # precision, recall of the filter's forecast; None: not given, no filter
+    output_forecast: tuple[float, float] | None  # precision, recall of the forecast; None: no filter
 
 
 # ---------------------------------------------------------------- sites, links

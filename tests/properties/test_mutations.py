@@ -14,59 +14,11 @@ from hypothesis import strategies as st
 from pddplan.errors import InputError
 from pddplan.spec.load import load_scenario_text
 from pddplan.spec.types import Scenario
+from tests.properties.damage import ODD, damaged, paths_of
 from tests.spec.scenarios import EVERYTHING, SMALL
 
 DATA = [yaml.safe_load(SMALL), yaml.safe_load(EVERYTHING)]
-ODD = [
-    None, True, False, 0, -1, 1, 2, 0.5, 1.2, 1e-300, 1e300, 10**400, math.nan, math.inf, -math.inf, "", "x", "64K",
-    "8ms", "nan", "profit", "goodput", "h20", "none.yaml", "../../..", "\ud800",
-    "a" * 500, [], {}, [[]], [None], {"p50": 1},
-    {"": 1}, {"=": 1}, {"mean": 0.9}, {"histogram": {}}, {"histogram": {"8K": 1}}, {"p50": 5, "p99": 1}, ["prefill"],
-]  # fmt: skip
-
-
-def paths_of(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    return [path, *(p for key, child in children for p in paths_of(child, (*path, key)))]
-
-
 PATHS = [[p for p in paths_of(data) if p] for data in DATA]
-KEYS = sorted({str(p[-1]) for paths in PATHS for p in paths})
-
-
-@st.composite
-def damaged(draw: st.DrawFn) -> dict[str, Any]:
-    """One of the scenarios with one to four values replaced, removed, renamed, moved or doubled."""
-    which = draw(st.integers(0, len(DATA) - 1))
-    data = copy.deepcopy(DATA[which])
-    for _ in range(draw(st.integers(1, 4))):
-        path = draw(st.sampled_from(PATHS[which]))
-        node: Any = data
-        for key in path[:-1]:
-            node = node[key] if _has(node, key) else None
-        key = path[-1]
-        if not _has(node, key):
-            continue
-        action = draw(st.sampled_from(["replace", "replace", "scale", "delete", "rename", "move", "double"]))
-        if action == "replace":
-            node[key] = copy.deepcopy(draw(st.sampled_from(ODD)))
-        elif action == "scale" and isinstance(node[key], (int, float)):
-            node[key] = node[key] * draw(st.sampled_from([-1, 0, 0.1, 3, 1e6, 1e12]))
-        elif action == "delete":
-            del node[key]
-        elif action == "rename" and isinstance(node, dict):
-            node[draw(st.sampled_from(KEYS) | st.text(max_size=8))] = node.pop(key)
-        elif action == "move" and isinstance(node, dict):
-            data[draw(st.sampled_from(KEYS))] = copy.deepcopy(node[key])
-        elif action == "double" and isinstance(node, list):
-            node.append(copy.deepcopy(node[key]))
-    return data
-
-
-def _has(node: Any, key: Any) -> bool:
-    if isinstance(node, dict):
-        return key in node
-    return isinstance(node, list) and isinstance(key, int) and key < len(node)
 
 
 def load(text: str) -> Scenario | None:
@@ -98,7 +50,7 @@ quick = settings(max_examples=1000, deadline=None, derandomize=True, suppress_he
 
 
 @quick
-@given(damaged())
+@given(damaged(DATA))
 def test_damaged_data(data: dict[str, Any]) -> None:
     scenario = load(json.dumps(data))
     if scenario is not None:

@@ -23,7 +23,7 @@ VERDICTS = (
 
 def test_lines() -> None:
     assert [render_verdict(v) for v in VERDICTS] == [
-        "FEASIBLE    a.yaml  $163.8/h  TPOT p90 binds (slack 0.8 %)",
+        "FEASIBLE    a.yaml  $163.8/h  binds: TPOT p90 (slack 0.8 %)",
         "INFEASIBLE  b.yaml  line capacity (north to west) 32.8, limit 9.00 Gbit/s. "
         "Nearest fix: Offer the 100 Gbit/s tier.",
         "ERROR       c.yaml  1 problem",

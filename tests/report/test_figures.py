@@ -84,6 +84,7 @@ def test_times_take_the_unit_of_their_limit() -> None:
     assert seconds(0.812, 3.0) == "0.812 s"
     assert seconds(0.0496, 0.05) == "49.6 ms"
     assert seconds(1.5, 0.5) == "1,500 ms"
+    assert seconds(0.031, 2.0) == "31.0 ms"  # 0.0310 s is hard to read
     assert seconds(math.inf, 3.0) == "–"
     assert limit_seconds(20.0) == "20 s"
     assert limit_seconds(0.05) == "50 ms"

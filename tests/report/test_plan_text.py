@@ -11,9 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pddplan
-from pddplan.plan.records import Fix, PlanResult
+from pddplan.errors import Excuse
+from pddplan.plan.records import Binding, Fix, PlanResult, Revenue
 from pddplan.report.layout import joined, table
 from pddplan.report.plan_text import render_plan
+from pddplan.serve.records import SloValue
+from pddplan.spec.types import Assumption, Measured
 from tests.report import plans
 from tests.report.golden import assert_golden
 
@@ -50,9 +53,86 @@ def test_last_line_names_version_catalogue_and_scenario() -> None:
 def test_infeasible_says_what_by_how_much_and_the_fix() -> None:
     text = shown(plans.infeasible(), 80)
     assert text.startswith("INFEASIBLE  ")
-    assert "32.8 Gbit/s  9.00 Gbit/s   264 %" in text
+    assert "line capacity, Gbit/s        32.8   9.00   264 %  north to west" in text
     assert "--set 'links[0].tiers=[{gbit_per_s: 100, usd_per_hour: 23}]'" in text
     assert "then $163.8/h" in text
+
+
+def test_infeasible_leads_with_the_nearest_fix() -> None:
+    second = shown(plans.infeasible()).splitlines()[1]
+    assert second == "Nearest fix: Offer the 100 Gbit/s tier, then $163.8/h."
+    without = shown(replace(plans.infeasible(), fixes=())).splitlines()[1]
+    assert without.startswith("No single change that was tried")
+
+
+def test_excuses_are_said_in_their_own_units() -> None:
+    excuses = (
+        Excuse("line_utilization", 28.2, 0.97, "", "line"),
+        Excuse("ttft_p90", 0.5, 0.05, "s", "prefill_queue"),
+        Excuse("main_decode_slots", 0.87, 0.01, "tpot", "main_decode"),
+        Excuse("memory", 17.2, -1.78, "GB per chip", "m on x tp1"),
+        Excuse("prefill_kv_memory", 3.2e12, 1.6e12, "bytes", "prefill"),
+    )
+    text = shown(replace(plans.infeasible(), excuses=excuses))
+    assert text.splitlines()[0] == "INFEASIBLE  no plan holds: line utilization 2,820 %, limit 97 %"
+    rows = [" ".join(line.split()) for line in text.splitlines()]
+    assert "line utilization 2,820 % 97 % 29.1 times" in rows
+    assert "TTFT p90 500 ms 50 ms 10.0 times prefill queue" in rows
+    assert "main decode slots 87 % 1 % 87.0 times" in rows
+    assert "memory, GB per chip 17.2 0 – m on x tp1" in rows
+    assert "prefill KV memory, GB 3,200 1,600 100 %" in rows
+
+
+def test_no_plan_in_time_says_what_is_known() -> None:
+    cut = replace(plans.infeasible(), status="unknown", bound=151.0, fixes=())
+    text = shown(cut)
+    assert text.startswith("UNKNOWN  no plan found within the time limit\nThe search was stopped")
+    assert "none costs less than $151.0/h" in " ".join(text.split()) and "What had to give" not in text
+
+
+def test_levels_without_a_limit_take_one_line() -> None:
+    evaluation = plans.evaluation()
+    free = tuple(SloValue("e2e", q, v, None, "main_decode") for q, v in ((0.5, 49.64), (0.9, 55.72), (0.99, 61.5)))
+    same = tuple(SloValue("pause", q, 0.4461, None, "main_decode") for q in (0.5, 0.99))
+    result = replace(plans.feasible(), evaluation=replace(evaluation, slo=(*evaluation.slo[:1], *free, *same)))
+    assert "  Without a limit: E2E p50/p90/p99 49.6/55.7/61.5 s~, pause p50/p99 446 ms~." in shown(result).splitlines()
+    assert "E2E p99" in shown(result, explain=True)
+
+
+def test_measured_services_claim_no_parallelism_and_no_unknown_batch() -> None:
+    base = plans.scenario()
+    rates = {"prefill": Measured(8, 73_700.0), "main_decode": Measured(8, 14_800.0)}
+    sites = tuple(replace(s, offers=tuple(replace(o, measured=rates) for o in s.offers)) for s in base.sites)
+    plan = replace(plans.feasible(), roles=tuple(replace(r, batch=0) for r in plans.feasible().roles))
+    text = render_plan(plan, replace(base, sites=sites), width=100, today=TODAY)
+    rows = [" ".join(line.split()) for line in text.splitlines()]
+    assert "prefill north nvidia-h800-sxm 3 × 8 = 24 measured – 71.3 %~ 48.0" in rows
+    assert "relay decode north nvidia-h800-sxm 1 × 8 = 8 tp4 dp2 ep8 – 40.2 %~ 16.0" in rows  # nobody measured it
+
+
+def test_without_an_slo_nothing_is_said_of_limits() -> None:
+    text = render_plan(plans.feasible(), replace(plans.scenario(), slo=()), width=100, today=TODAY)
+    assert "This plan is full at 11.4~ requests/s" in text and "limits." not in text
+
+
+def test_a_loss_has_its_sign_before_the_currency() -> None:
+    loss = replace(plans.feasible(), revenue=Revenue(3.65, 1.0, 1.0, 1.65, -8.21), cny_per_usd=7.2)
+    assert "Revenue $3.65/h, margin -$8.21/h (¥26.3/h, -¥59.1/h)." in shown(loss)
+
+
+def test_the_short_list_of_assumptions_has_what_moves_the_answer_and_counts_the_rest() -> None:
+    engine = tuple(Assumption(f"engine.number_{i}", 1.0, "estimate") for i in range(13))
+    tail = Assumption("uncached_tokens.p50_p90_p99", "1 / 2 / 3", "estimate")
+    text = shown(replace(plans.feasible(), assumptions=(*engine, *plans.ASSUMPTIONS, tail)))
+    block = " ".join(text[text.index("Assumed") :].split())
+    assert block.startswith("Assumed sites[0].chips[0].efficiency class-gpu; uncached_tokens.p50_p90_p99 1 / 2 / 3;")
+    assert "and 13 more." in block and "engine.number" not in block
+
+
+def test_names_of_constraints_in_sentences_are_words() -> None:
+    bound = Binding("relay decode: without it ttft_p90 would be 10.5 s", 0.043, "A looser ttft_p90.")
+    text = shown(replace(plans.feasible(), binding=(bound,), recommendation="ttft_p90 is at best 10 s."))
+    assert "ttft_p90" not in text and "A looser TTFT p90." in text and "TTFT p90 is at best 10 s." in text
 
 
 def test_a_missed_limit_is_said() -> None:

@@ -15,7 +15,9 @@ Floats = NDArray[np.float64]
 def agent_uncached_share(u: Floats) -> Floats:
     """Quantile function of the uncached share of an agent mix: 75 % in 0.5-5 %, 21 % in 5-35 %, 4 % in 50-100 %."""
     return np.where(
-        u < 0.75, 0.005 + 0.045 * u / 0.75, np.where(u < 0.96, 0.05 + 0.30 * (u - 0.75) / 0.21, 0.5 + 0.5 * (u - 0.96) / 0.04)
+        u < 0.75,
+        0.005 + 0.045 * u / 0.75,
+        np.where(u < 0.96, 0.05 + 0.30 * (u - 0.75) / 0.21, 0.5 + 0.5 * (u - 0.96) / 0.04),
     )
 
 
@@ -73,9 +75,7 @@ def shared_line_unequal(arrivals: Floats, sizes: Floats, ceilings: Floats, capac
     return done - arrivals
 
 
-def decode_pool(
-    arrivals: Floats, tokens: Floats, step_time: Callable[[int], float]
-) -> tuple[Floats, dict[int, float]]:
+def decode_pool(arrivals: Floats, tokens: Floats, step_time: Callable[[int], float]) -> tuple[Floats, dict[int, float]]:
     """Finish times and time spent at each occupancy, all requests advancing at 1/step_time(running)."""
     done = np.zeros(len(tokens))
     targets: list[tuple[float, int]] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.integrate import trapezoid
 
@@ -164,6 +164,7 @@ def test_affine_lies_between(moments: Moments, ratio: float) -> None:
 def test_monotone(
     mode: str, moments: Moments, servers: int, rho: float, more: int, less: float, ratio: float, d: float | None
 ) -> None:
+    assume(servers > 1 or d is None)  # with a short d, the second server costs hits that a lone one never loses
     keys = {"overflow_wait_s": d, "miss_moments": scaled(moments, ratio)}
     base = law(mode, rho * servers, servers, moments, **keys).survival(GRID)
     roomy = law(mode, rho * servers, servers + more, moments, **keys).survival(GRID)

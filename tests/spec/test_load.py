@@ -236,7 +236,6 @@ DEFAULTS = {
     "links[0].tiers[0].usd_per_hour": 0.0,
     "links[0].tiers[0].usd_per_gb.from_b": 0.0,
     "slo": "none",
-    "slo.within": 0.99,
     "objective": "cost",
     "prices.cached_input_usd_per_mtok": 0.5,
 }
