@@ -167,10 +167,11 @@ def _figures(context: Context, option: PoolOption) -> Array:
         return np.array([float(option.chips)])
     most = min(service.max_batch, service.kv_pool_bytes / kv, table.largest_batch(context.tpot_limit_s()))
     speed = most / float(table(np.asarray(max(most, 1e-6)))) if most >= 1 else 0.0
-    nic = option.offer.chip.scale_out_bytes_per_s * service.parallelism.tp * service.parallelism.pp
-    nic = min(nic * context.nic_goodput, _useful_nic(context, option.role))
+    ranks = service.parallelism.tp * service.parallelism.pp
+    rate = option.offer.chip.scale_out_bytes_per_s * ranks * context.nic_goodput
+    flow = min(rate, _useful_nic(context, option.role))
     capacity = most if option.role == "relay_decode" else speed
-    figures = [option.chips, option.chips / max(capacity, 1e-9), 1.0 / nic]
+    figures = [float(option.chips), option.chips / max(capacity, 1e-9), 1.0 / flow]
     if option.role == "main_decode":
         figures.append(option.chips / max(service.kv_pool_bytes, 1.0))
     return np.array(figures, dtype=float)

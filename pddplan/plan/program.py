@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from pddplan.serve.deployment import LineChoice
 from pddplan.spec.types import ChipOffer
 
 Array = NDArray[np.float64]
+Index = NDArray[Any]  # columns of the program
 
 BIG_ROOM = 1e18  # bytes, stands for "memory doesn't bind" in the rows
 
@@ -78,7 +80,7 @@ class _Rows:
         self.low: list[float] = []
         self.high: list[float] = []
 
-    def add(self, entries: list[tuple[int, float]] | tuple[Array, Array], low: float, high: float) -> None:
+    def add(self, entries: list[tuple[int, float]] | tuple[Index, Array], low: float, high: float) -> None:
         """One row, scaled to a largest entry of 1."""
         row = np.zeros(self.variables)
         if isinstance(entries, list):
@@ -160,7 +162,7 @@ def _in_reach(context: Context, bounds: Bounds) -> bool:
 
 
 def _main_rows(
-    level: Tuple, bounds: Bounds, rows: _Rows, columns: tuple[Array, Array, Array], handed: Array
+    level: Tuple, bounds: Bounds, rows: _Rows, columns: tuple[Index, Index, Index], handed: Array
 ) -> None:
     """Tokens of main decode, less what hand-overs take, per option; and its idle memory.
 
@@ -279,7 +281,7 @@ def _offers(level: Tuple) -> list[ChipOffer]:
 
 
 def _physics(
-    context: Context, level: Tuple, bounds: Bounds, rows: _Rows, columns: tuple[Array, Array, Array, int]
+    context: Context, level: Tuple, bounds: Bounds, rows: _Rows, columns: tuple[Index, Index, Index, int]
 ) -> bool:
     """SLO quantiles, relay, main decode and memory rows; False where no choice of main decode is left."""
     mains, relays, x, y = columns
@@ -362,7 +364,7 @@ def fixed_usd_per_hour(context: Context, prefill: PoolOption) -> float:
     return total + context.scenario.spares.get("prefill", 0) * _running_usd(prefill)
 
 
-def _cut_rows(level: Tuple, rows: _Rows, relays: Array) -> None:
+def _cut_rows(level: Tuple, rows: _Rows, relays: Index) -> None:
     """Refused plans: with the same options at least one count must be larger (below), or the plan differ (exact)."""
     for point in (*level.cuts.below, *level.cuts.any_relay):
         if level.instances > point.prefill:
@@ -385,7 +387,7 @@ def _cut_rows(level: Tuple, rows: _Rows, relays: Array) -> None:
             rows.add([*entries, (int(relays[level.relays.index(point.relay)]), 1.0)], -math.inf, 1)
 
 
-def _relay_escape(level: Tuple, point: Point, relays: Array, *, any_count: bool) -> list[tuple[int, float]]:
+def _relay_escape(level: Tuple, point: Point, relays: Index, *, any_count: bool) -> list[tuple[int, float]]:
     """Relay choices that the cut leaves open."""
     relay = point.relay
     if relay is None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pddplan.errors import Excuse
-from pddplan.serve.records import Evaluation, Utilization
+from pddplan.perf.utilization import Utilization
+from pddplan.serve.records import Evaluation
 from pddplan.spec.types import Assumption, Role
 
 Architecture = Literal["pdd", "pdd_filter", "pd_cross_site", "pd_cross_site_drc", "pd_one_site", "aggregated"]

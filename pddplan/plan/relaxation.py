@@ -91,6 +91,10 @@ class Pace:
     relay_top_s: float  # longest
     fixed_s: float  # most that a hand-over takes whatever its size, RTT + t0; inf unknown
     slowest_tokens_per_s: float  # slowest extend pass v
+    main_usd_per_token_s: float  # least price of a token/s, main decode; inf without any
+    relay_usd_per_token_s: float  # relay decode
+    main_usd_per_hour: float  # cheapest main decode there is
+    relief: float  # most tokens of main decode that a token of the relay spares
 
 
 def pace_of(context: Context, mains: tuple[DecodeChoice, ...], relays: tuple[DecodeChoice, ...]) -> Pace:
@@ -106,7 +110,11 @@ def pace_of(context: Context, mains: tuple[DecodeChoice, ...], relays: tuple[Dec
             slowest = min(slowest, float(np.min(cost.tokens_per_s)))
         elif relays:
             fixed = math.inf
-    return Pace(floor, top, fixed, slowest)
+    relief = max((c.relief for c in mains), default=1.0)
+    usd = [c.option.usd_per_hour * c.instances for c in mains]
+    main = min((u / c.tokens_per_s for u, c in zip(usd, mains, strict=True)), default=math.inf)
+    relay = min((c.option.usd_per_hour * c.instances * c.tau_floor_s / c.slots for c in relays), default=math.inf)
+    return Pace(floor, top, fixed, slowest, main, relay, min(usd, default=math.inf), relief)
 
 
 def longest_rounds_s(exposed_s: Array, output: Array, pace: Pace) -> Array:
@@ -158,14 +166,14 @@ def decode_choices(
         speed = 0.0
         if tangent and not rate_only:
             speed = float(np.max(context.extend_cost(option.pool(1))[1].tokens_per_s))
-        counts = np.arange(option.min_instances, option.max_instances + 1)
+        counts = np.arange(option.min_instances, option.max_instances + 1, dtype=float)
         running = np.zeros(counts.size)
         if not rate_only:
             admits = admitted(table, per, counts, pooled, ADMISSION_EPSILON, poisson=not tangent)
             running = np.minimum(admits, cap * per * counts)
         relief = _relief(context, option, counts, pooled, cap, demand, running, held) if mixed and not rate_only else 1.0
         drag = _drag(context, option, table, service.kv_pool_bytes / kv, pooled) if speed > 0 else ()
-        for count, most in zip(counts.tolist(), running.tolist(), strict=True):
+        for count, most in zip(counts.astype(int).tolist(), running.tolist(), strict=True):
             pool = option.pool(count)
             room = service.kv_pool_bytes * count + tier_bytes(pool)
             if rate_only:
@@ -215,14 +223,14 @@ def _relief(
     middle = atoms.prompt + atoms.output / 2
     surface, service = context.step_surface(option.pool(1)), option.pool(1).decode
     plain = surface.table(held)
-    lacking = np.array([demand - best_tokens_per_s(plain, r, n) for r, n in zip(running, counts.tolist(), strict=True)])
+    lacking = np.array([demand - best_tokens_per_s(plain, r, n) for r, n in zip(running, counts.astype(int).tolist(), strict=True)])
     worst = 1.0
     for low in np.linspace(float(middle.min()), held, RELIEF_POINTS, endpoint=False):
         table = surface.table(float(low))
         kv = float(context.demand.kv_at(np.asarray(low)))
         per = min(service.max_batch, table.largest_batch(context.tpot_limit_s()), service.kv_pool_bytes / kv)
         most = np.minimum(admitted(table, per, counts, pooled, ADMISSION_EPSILON), cap * per * counts)
-        makes = np.array([best_tokens_per_s(table, r, n) for r, n in zip(most, counts.tolist(), strict=True)])
+        makes = np.array([best_tokens_per_s(table, r, n) for r, n in zip(most, counts.astype(int).tolist(), strict=True)])
         taken = np.maximum(demand * (held - low) / (float(middle.max()) - low), demand - makes)
         worst = max(worst, float((lacking / taken).max()))
     return 1.0 + RELIEF_MARGIN * (worst - 1.0)

@@ -17,7 +17,8 @@ from pddplan.serve.records import Evaluation
 from pddplan.units import GBIT_PER_S_IN_BYTES_PER_S
 
 UNKNOWN = Utilization(math.nan, math.nan, math.nan, math.nan)
-HEADROOM_STEPS = 9  # bisection of the rate to 0.2 %
+HEADROOM_STEPS = 9  # bisection of the rate, at most
+HEADROOM_TOLERANCE = 0.005
 MOST_HEADROOM = 16.0  # times the planned rate
 
 
@@ -125,6 +126,6 @@ def headroom_rps(context: Context, deployment: Deployment) -> float:
     for _ in range(HEADROOM_STEPS):
         middle = (low + high) / 2
         low, high = (middle, high) if evaluate(context, deployment, middle, detail=False).feasible else (low, middle)
-        if high - low < 0.002 * low:
+        if high - low < HEADROOM_TOLERANCE * low:
             break
     return low

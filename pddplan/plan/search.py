@@ -263,19 +263,15 @@ def _rtt(line: LineChoice | None) -> float:
 def _simple_bound(context: Context, node: Node, instances: int) -> float:
     """Bound without a program: prefill, line, and every output token at the cheapest rate any decode choice offers."""
     total = context.rate * context.demand.atoms.mean(context.demand.atoms.output)
-    main = min((c.option.usd_per_hour * c.instances / c.tokens_per_s for c in node.mains), default=math.inf)
-    relay = math.inf
+    pace, relay = node.pace, math.inf
     if node.relays:
         # a stay of t makes up to t / tau + 1 tokens, each of which may spare main decode more than one
-        relief = max(c.relief for c in node.mains)
-        total -= min(context.rate * relief, total)
-        relay = min(c.option.usd_per_hour * c.instances * c.tau_floor_s / c.slots for c in node.relays) / relief
-        relay = 0.0 if node.use_filter else relay
-    cheapest = min(c.option.usd_per_hour * c.instances for c in node.mains)
+        total -= min(context.rate * pace.relief, total)
+        relay = 0.0 if node.use_filter else pace.relay_usd_per_token_s / pace.relief
     offers = {o.key: o for o in (node.prefill.offer, *(c.option.offer for c in (*node.mains, *node.relays)))}
     owned = sum(o.owned_chips * o.usd_per_hour for o in offers.values())
     own = instances * node.prefill.usd_per_hour
-    rent = max(total * min(main, relay), cheapest) + own - owned
+    rent = max(total * min(pace.main_usd_per_token_s, relay), pace.main_usd_per_hour) + own - owned
     bill = max(rent, 0.0) + fixed_usd_per_hour(context, node.prefill)
     bill = max(bill, node.rest_usd_per_hour + (own if owned == 0 and _whole_nodes(offers, node) else 0.0))
     if node.line is None:

@@ -120,19 +120,19 @@ def _sites(rng: np.random.Generator, shape: str) -> list[dict[str, Any]]:
     }[shape]
     sites = []
     for name, allowed in zip(["north", "west"], roles, strict=False):
-        site: dict[str, Any] = {"name": name, "roles": allowed, "chips": [_offer(rng)]}
+        site: dict[str, Any] = {"name": name, "roles": allowed, "chips": [_offer(rng, 4 if name == "north" else 5)]}
         if name == "west" and rng.random() < 0.25:
-            site["chips"].append(_offer(rng, exclude=site["chips"][0]["chip"]["name"]))
+            site["chips"].append(_offer(rng, 3, exclude=site["chips"][0]["chip"]["name"]))
         if rng.random() < 0.15:
             site["cache"] = {"host_gb_per_chip": _pick(rng, [4, 32]), "usd_per_tb_hour": 0.5}
         sites.append(site)
     return sites
 
 
-def _offer(rng: np.random.Generator, exclude: str = "") -> dict[str, Any]:
+def _offer(rng: np.random.Generator, largest: int, exclude: str = "") -> dict[str, Any]:
     chip = _pick(rng, [c for c in CHIPS if c["name"] != exclude])
     parallelism: dict[str, Any] = {"tp": [1], "pp": [1]}
-    most = int(rng.integers(2, 6))
+    most = int(rng.integers(2, largest + 1))
     if rng.random() < 0.2:
         parallelism["tp"], most = [1, 2], most + 1
     offer: dict[str, Any] = {"chip": dict(chip), "max": most, "parallelism": parallelism}
