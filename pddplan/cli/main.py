@@ -22,6 +22,9 @@ from pddplan.cli.options import Quiet, Version
 from pddplan.cli.problems import report_problems
 from pddplan.errors import InputError, Problem
 
+# The arrays are small: BLAS threads would only spin beside them. A user's own setting stands.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 INTERRUPTED = 130
 REPORT_AT = "the issue tracker of pddplan, with the command, the scenario and PDDPLAN_DEBUG=1"
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pddplan.errors import Excuse
 from pddplan.plan.options import PoolOption, site_pairs
 from pddplan.plan.records import Fix, PlanResult
-from pddplan.plan.search import Found, Search
+from pddplan.plan.relaxation import decode_choices
+from pddplan.plan.search import Found, Search, least_count
 from pddplan.serve.context import Context
 from pddplan.serve.deployment import Deployment, LineChoice
 from pddplan.serve.slo import constraint_name
@@ -37,10 +38,12 @@ class Change:
 def explain_infeasible(context: Context, search: Search, cheapest: Solve, deadline: float = math.inf) -> PlanResult:
     """The infeasible answer; ``unknown`` when the time limit ended the search first."""
     scenario = context.scenario
-    if search.complete:
-        try_largest(search)
-    excuses = nearest_excuses(search)
-    fixes = find_fixes(context, search, cheapest, deadline) if search.complete else ()
+    excuses, fixes = _over_budget(context, search, cheapest, deadline)
+    if not excuses:
+        if search.complete:
+            try_largest(search)
+        excuses = nearest_excuses(search)
+        fixes = find_fixes(context, search, cheapest, deadline) if search.complete else ()
     worst = excuses[0] if excuses else Excuse("none", 0.0, 0.0)
     first = f" Nearest fix: {fixes[0].what}." if fixes else ""
     return PlanResult(
@@ -71,6 +74,23 @@ def explain_infeasible(context: Context, search: Search, cheapest: Solve, deadli
         catalogue_date=catalogue_date(),
         cny_per_usd=scenario.cny_per_usd,
     )
+
+
+def _over_budget(
+    context: Context, search: Search, cheapest: Solve, deadline: float
+) -> tuple[tuple[Excuse, ...], tuple[Fix, ...]]:
+    """Where plans hold but none within the budget: the cheapest one's cost is what is missing."""
+    budget = search.budget_usd_per_hour
+    if math.isinf(budget):
+        return (), ()
+    best = cheapest(context, math.inf, deadline, None, search.shop).best
+    if best is None:
+        return (), ()
+    enough = math.ceil(best.usd_per_hour * 100) / 100
+    fix = Fix(
+        f"a budget of ${enough:g}/h", (f"objective={{goodput: {{max_usd_per_hour: {enough:g}}}}}",), best.usd_per_hour
+    )
+    return (Excuse("budget", best.usd_per_hour, budget, "USD/h"),), (fix,)
 
 
 def try_largest(search: Search) -> None:
@@ -118,12 +138,35 @@ def nearest_excuses(search: Search) -> tuple[Excuse, ...]:
     closest = nearest_plan(search)
     if closest is not None:
         return tuple(sorted(closest.evaluation.excuses, key=lambda e: -_excess(e)))
-    found: dict[str, Excuse] = {}
-    for excuse in (*search.stage_excuses, *search.shop.excuses):
-        held = found.get(excuse.constraint)
-        if held is None or _excess(excuse) < _excess(held):
-            found[excuse.constraint] = excuse
-    return tuple(found.values())
+    early = [excuse for refused in search.refused for excuse in refused.evaluation.excuses]
+    for group in (search.stage_excuses, early, _short_of(search), search.shop.excuses):
+        found: dict[str, Excuse] = {}
+        for excuse in group:
+            held = found.get(excuse.constraint)
+            if held is None or _excess(excuse) < _excess(held):
+                found[excuse.constraint] = excuse
+        if found:
+            return tuple(found.values())
+    return (Excuse("budget", math.inf, search.budget_usd_per_hour, "USD/h"),)
+
+
+def _short_of(search: Search) -> list[Excuse]:
+    """What the chips lack for prefill and main decode at their best, each alone and, on one offer, together."""
+    context, shop = search.context, search.shop
+    tokens = context.rate * context.demand.atoms.mean(context.demand.atoms.output)
+    choices = decode_choices(context, shop.pools["main_decode"], context.pooled_slots, tangent=True)
+    enough = [c for c in choices if c.tokens_per_s >= tokens]
+    if not enough:
+        best = max((c.tokens_per_s for c in choices), default=0.0)
+        return [Excuse("main_decode_throughput", tokens, best, "tokens/s", "main_decode")] if shop.pools["main_decode"] else []
+    found: list[Excuse] = []
+    for prefill in shop.pools["prefill"]:
+        need = least_count(context, prefill) * prefill.chips
+        for choice in enough:
+            both = need + choice.instances * choice.option.chips
+            if choice.option.offer.key == prefill.offer.key and both > prefill.offer.max_chips:
+                found.append(Excuse("chips", both, prefill.offer.max_chips, "chips", prefill.offer.chip.id))
+    return found
 
 
 def nearest_plan(search: Search) -> Found | None:

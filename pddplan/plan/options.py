@@ -43,6 +43,7 @@ class PoolOption:
     service: PrefillService | DecodeService | AggregatedService
     max_instances: int
     min_instances: int  # above 1 only where the user pins the count
+    pinned: bool = False  # the user asks what so many instances give: they are part of every plan
 
     @property
     def chips(self) -> int:
@@ -78,7 +79,20 @@ def build_shop(context: Context) -> Shop:
                 pools[role] += found
                 if not found:
                     excuses += why
-    return Shop({role: tuple(p) for role, p in pools.items()}, line_options(context.scenario), tuple(excuses))
+    kept = {role: _only_pinned(options) for role, options in pools.items()}
+    split = any(o.pinned for role, options in kept.items() if role != "aggregated" for o in options)
+    whole = any(o.pinned for o in kept["aggregated"])
+    if split and not whole:
+        kept["aggregated"] = ()
+    if whole:
+        kept["prefill"] = kept["main_decode"] = ()
+    return Shop(kept, line_options(context.scenario), tuple(excuses))
+
+
+def _only_pinned(options: list[PoolOption]) -> tuple[PoolOption, ...]:
+    """The pinned options of a role where there are any: they are part of every plan."""
+    pinned = tuple(o for o in options if o.pinned)
+    return pinned or tuple(options)
 
 
 def pool_options(context: Context, site: Site, offer: ChipOffer, role: Role) -> tuple[list[PoolOption], list[Excuse]]:
@@ -106,14 +120,28 @@ def pool_options(context: Context, site: Site, offer: ChipOffer, role: Role) -> 
     spares = context.scenario.spares.get(role, 0)
     for service in services:
         most = offer.max_chips // service.chips_per_instance - spares
+        powered = _powered(site, offer, service.chips_per_instance)
+        if powered < max(pinned or 1, 1):
+            watts = (offer.chip.all_in_watts or 0.0) * service.chips_per_instance * (site.power.pue if site.power else 1.0)
+            limit = (site.power.max_watts if site.power else None) or math.inf
+            excuses.append(Excuse("power", watts * max(pinned or 1, 1), limit, "W", f"{role} on {offer.chip.id}"))
+            continue
+        most = min(most, powered)
         if pinned is not None:
             most = min(most, pinned)
         if most >= max(pinned or 1, 1):
-            options.append(PoolOption(role, site, offer, service, most, pinned or 1))
+            options.append(PoolOption(role, site, offer, service, most, pinned or 1, pinned is not None))
         else:
             need = (max(pinned or 1, 1) + spares) * service.chips_per_instance
             excuses.append(Excuse("chips", need, offer.max_chips, "chips", f"{role} on {offer.chip.id}"))
     return _undominated(context, options), excuses
+
+
+def _powered(site: Site, offer: ChipOffer, chips: int) -> int:
+    """Instances that the site's power cap alone would let run."""
+    if site.power is None or site.power.max_watts is None or not offer.chip.all_in_watts:
+        return offer.max_chips
+    return int(site.power.max_watts // (offer.chip.all_in_watts * site.power.pue * chips))
 
 
 def _keep(

@@ -228,7 +228,9 @@ def _without_hopeless(
     mains = tuple(
         c
         for c in level.mains
-        if c.tokens_per_s >= needed and c.room_bytes - c.running_bytes <= memory and _least_usd(c) <= room
+        if c.tokens_per_s >= needed
+        and (math.isinf(c.running_bytes) or c.room_bytes - c.running_bytes <= memory)
+        and _least_usd(c) <= room
     )
     left = room - min((_least_usd(c) for c in mains), default=math.inf)
     relays = tuple(c for c in level.relays if _least_usd(c) <= left)
@@ -291,7 +293,7 @@ def _physics(
     one = np.ones(mains.size)
     rows.add((mains, one), 1, 1)
     if relays.size:
-        rows.add((relays, np.ones(relays.size)), 0, 1)
+        rows.add((relays, np.ones(relays.size)), float(any(c.option.pinned for c in level.relays)), 1)
         # nobody is relayed without a relay
         rows.add((np.concatenate([x, relays]), np.concatenate([np.ones(x.size), -x.size * np.ones(relays.size)])), -math.inf, 0)
     for i, limit in enumerate(context.limits("ttft")):

@@ -35,6 +35,8 @@ RELIEF_POINTS = 8  # contexts at which main decode is tried
 RELIEF_MARGIN = 1.1  # for what lies between them
 MAX_ROUNDS = 8  # of extend-decode, and the tokens from which it hands over at once: defaults of serve.handover
 EXTEND_THRESHOLD = 64.0
+USEFUL_FACTOR, USEFUL_EXTRA = 2.0, 4  # of what a pool could ever use, generously
+LONGEST_WAY_S = 60.0  # a transfer that takes longer is no plan
 MAX_CLASSES = 40  # routing classes of the program; kinds x atoms beyond it are merged, optimistically
 
 
@@ -166,7 +168,7 @@ def decode_choices(
         speed = 0.0
         if tangent and not rate_only:
             speed = float(np.max(context.extend_cost(option.pool(1))[1].tokens_per_s))
-        counts = np.arange(option.min_instances, option.max_instances + 1, dtype=float)
+        counts = np.arange(option.min_instances, most_useful(context, option, kv) + 1, dtype=float)
         running = np.zeros(counts.size)
         if not rate_only:
             admits = admitted(table, per, counts, pooled, ADMISSION_EPSILON, poisson=not tangent)
@@ -192,6 +194,32 @@ def decode_choices(
                 DecodeChoice(option, count, most, tokens, room, busy, floor, top, speed, drag, resting, relief)
             )
     return found
+
+
+def most_useful(context: Context, option: PoolOption, kv_running: float) -> int:
+    """Count of a decode option beyond which another instance changes nothing: each runs less than one request at the
+    shortest step, and all idle sessions fit. At most what may be bought, at least the pinned count."""
+    pool = option.pool(1)
+    service, demand = pool.decode, context.rate * context.demand.atoms.mean(context.demand.atoms.output)
+    step = float(context.step_surface(pool).seconds.max(axis=0)[0])
+    if not math.isfinite(step):
+        tokens = float(getattr(service, "max_tokens_per_s", math.inf)) * min(context.cap(option.role), 1.0)
+        useful = demand / tokens if tokens > 0 else math.inf
+    else:
+        # steps lengthen with the batch, so the requests of a loaded pool are more than those at the shortest step
+        top = float(context.step_surface(pool).seconds[-1, -1])
+        limit = min(context.tpot_limit_s(), top)
+        useful = USEFUL_FACTOR * demand * max(step, limit if math.isfinite(limit) else step) + USEFUL_EXTRA
+        useful += math.sqrt(useful) * USEFUL_EXTRA
+    sessions = context.idle_for_share(1.0 - HELD_TOLERANCE) if option.role == "main_decode" else 0.0
+    room = service.kv_pool_bytes
+    if math.isfinite(sessions) and room > 0 and math.isfinite(room):
+        useful += USEFUL_FACTOR * sessions / room
+    # never below what keeps every request's KV under way in memory
+    under_way = context.rate * float(context.demand.kv_prompt.max()) * LONGEST_WAY_S
+    if math.isfinite(room) and room > 0:
+        useful += under_way / room
+    return int(max(min(useful + 1, option.max_instances), option.min_instances))
 
 
 def best_tokens_per_s(table: StepTable, running: float, count: int) -> float:

@@ -31,6 +31,7 @@ from pddplan.spec.types import ChipOffer
 
 GAP = 1e-3  # "proven" means the gap between bound and re-evaluated plan is at most this
 LEVELS = (0.5, 0.8, 0.9, 0.96, 0.99)  # first intervals of the hit share; split further where needed
+IDLE_FACTOR, IDLE_EXTRA = 4, 16  # prefill of so many times the least count waits for nobody: more changes nothing
 SPLIT_MARGIN = 0.004  # a hit share this close to the interval's top isn't split again
 
 
@@ -434,7 +435,7 @@ def _whole_nodes(offers: dict[str, ChipOffer], node: Node) -> bool:
 
 def _sibling(context: Context, node: Node) -> tuple[Node, float] | None:
     """The same level with one more prefill instance, opened by the node that has neither been cut nor split."""
-    if node.instances >= node.prefill.max_instances or node.cuts != Cuts() or not node.whole:
+    if node.instances >= min(node.prefill.max_instances, IDLE_FACTOR * node.least + IDLE_EXTRA) or node.cuts != Cuts() or not node.whole:
         return None
     option = node.prefill
     free = option.offer.owned_chips > 0 or option.chips % option.offer.buy_in != 0

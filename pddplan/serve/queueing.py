@@ -222,10 +222,12 @@ def mean_of_table(times: Array, log_survival: Array, tail_rate: float) -> float:
     slope = -np.diff(log_survival) / steps
     flat = slope * steps < 1e-9
     pieces = np.where(flat, survival[:-1] * steps, -np.diff(survival) / np.where(flat, 1.0, slope))
-    return float(pieces.sum() + survival[-1] / tail_rate)
+    tail = survival[-1] / tail_rate if tail_rate > 0 else 0.0
+    return float(pieces.sum() + tail)
 
 
 def _quantiles(table: WaitTable, log_levels: Array) -> Array:
     """t with log P(W > t) = level; 0 above P(W > 0), on the exponential tail below the grid."""
     inside = np.interp(-log_levels, -table.log_survival, table.times, left=0.0)
-    return np.asarray(inside + np.maximum(table.log_survival[-1] - log_levels, 0.0) / table.tail_rate)
+    beyond = np.maximum(table.log_survival[-1] - log_levels, 0.0)
+    return np.asarray(inside + (beyond / table.tail_rate if table.tail_rate > 0 else 0.0))
