@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pddplan.economics.cost import line_traffic_usd_per_hour, mean_load
 from pddplan.plan.options import PoolOption
-from pddplan.plan.relaxation import Bounds, DecodeChoice
+from pddplan.plan.relaxation import Bounds, DecodeChoice, nic_of
 from pddplan.serve.context import Context
 from pddplan.serve.deployment import LineChoice
 from pddplan.spec.types import ChipOffer
@@ -25,6 +25,7 @@ from pddplan.spec.types import ChipOffer
 Array = NDArray[np.float64]
 Index = NDArray[Any]  # columns of the program
 
+MIP_GAP = 1e-5  # of one program; the bound is HiGHS's own dual bound
 BIG_ROOM = 1e18  # bytes, stands for "memory doesn't bind" in the rows
 
 
@@ -95,9 +96,18 @@ class _Rows:
 
 
 def solve_program(
-    context: Context, whole: Tuple, bounds: Bounds, limit_usd_per_hour: float = math.inf, q_high: float = 1.0
+    context: Context,
+    whole: Tuple,
+    bounds: Bounds,
+    limit_usd_per_hour: float = math.inf,
+    q_high: float = 1.0,
+    *,
+    whole_numbers: bool = True,
 ) -> Relaxed | None:
-    """Cheapest plan of the tuple under the optimistic rows; None where there is none below the limit."""
+    """Cheapest plan of the tuple under the optimistic rows; None where there is none below the limit.
+
+    Without ``whole_numbers`` the counts may be fractions: a weaker bound, several times quicker; its plan means nothing.
+    """
     from scipy.optimize import Bounds as Box
     from scipy.optimize import LinearConstraint, milp
 
@@ -140,16 +150,18 @@ def solve_program(
     integral[first_node:] = 1
     answer = milp(
         costs,
-        integrality=integral,
+        integrality=integral if whole_numbers else np.zeros(total),
         bounds=Box(np.zeros(total), upper),
         constraints=LinearConstraint(np.array(rows.matrix), rows.low, rows.high),
-        options={"mip_rel_gap": 1e-6, "presolve": True},
+        options={"mip_rel_gap": MIP_GAP, "presolve": True},
     )
     if answer.x is None:
         return None
     chosen = np.flatnonzero(answer.x[relays] > 0.5) if n_relay else np.empty(0, dtype=int)
     relay = level.relays[int(chosen[0])] if chosen.size else None
     point = Point(level.instances, level.mains[int(np.argmax(answer.x[mains]))], relay)
+    if not whole_numbers:
+        return Relaxed(float(answer.fun) + constant, point)
     cost = float(costs @ np.round(answer.x * integral, 0))
     return Relaxed(min(cost, float(answer.mip_dual_bound)) + constant, point)
 
@@ -398,16 +410,10 @@ def _relay_escape(level: Tuple, point: Point, relays: Index, *, any_count: bool)
         return [
             (int(relays[k]), 1.0)
             for k, c in enumerate(level.relays)
-            if c.tau_floor_s < relay.tau_floor_s * (1 - 1e-9) or _ranks(c) > _ranks(relay)
+            if c.tau_floor_s < relay.tau_floor_s * (1 - 1e-9) or nic_of(c.option) > nic_of(relay.option)
         ]
     return [
         (int(relays[k]), 1.0)
         for k, c in enumerate(level.relays)
         if c.option is not relay.option or c.instances > relay.instances
     ]
-
-
-def _ranks(choice: DecodeChoice) -> float:
-    """Network rate of a request's chips, up to the common goodput."""
-    parallelism = choice.option.pool(1).decode.parallelism
-    return parallelism.tp * parallelism.pp * choice.option.offer.chip.scale_out_bytes_per_s

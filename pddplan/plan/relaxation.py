@@ -97,6 +97,7 @@ class Pace:
     relay_usd_per_token_s: float  # relay decode
     main_usd_per_hour: float  # cheapest main decode there is
     relief: float  # most tokens of main decode that a token of the relay spares
+    fastest: tuple[PoolOption, PoolOption | None]  # NICs of main decode and relay: transfers can't be quicker
 
 
 def pace_of(context: Context, mains: tuple[DecodeChoice, ...], relays: tuple[DecodeChoice, ...]) -> Pace:
@@ -116,7 +117,17 @@ def pace_of(context: Context, mains: tuple[DecodeChoice, ...], relays: tuple[Dec
     usd = [c.option.usd_per_hour * c.instances for c in mains]
     main = min((u / c.tokens_per_s for u, c in zip(usd, mains, strict=True)), default=math.inf)
     relay = min((c.option.usd_per_hour * c.instances * c.tau_floor_s / c.slots for c in relays), default=math.inf)
-    return Pace(floor, top, fixed, slowest, main, relay, min(usd, default=math.inf), relief)
+    fastest = (
+        max((c.option for c in mains), key=nic_of),
+        max((c.option for c in relays), key=nic_of) if relays else None,
+    )
+    return Pace(floor, top, fixed, slowest, main, relay, min(usd, default=math.inf), relief, fastest)
+
+
+def nic_of(option: PoolOption) -> float:
+    """Network rate of the chips that hold one request, up to the common goodput [B/s]."""
+    parallelism = option.pool(1).decode.parallelism
+    return option.offer.chip.scale_out_bytes_per_s * parallelism.tp * parallelism.pp
 
 
 def longest_rounds_s(exposed_s: Array, output: Array, pace: Pace) -> Array:
@@ -290,7 +301,8 @@ def _drag(
     for (u0, g0), (u1, g1) in itertools.pairwise(hull):
         slope = (g0 - g1) / (u1 - u0)
         lines.append((g0 + slope * u0, max(slope, 0.0)))
-    return tuple(lines)
+    # each line costs a row of the program: the flattest, the middle and the steepest say most
+    return tuple(lines if len(lines) <= 3 else (lines[0], lines[len(lines) // 2], lines[-1]))
 
 
 def _turns_up(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:

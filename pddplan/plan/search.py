@@ -233,14 +233,16 @@ def _rest_bounds(
     levels = hit_levels(search, widest, mains)
     for index, q in enumerate(levels):
         node = Node(prefill, count, widest, mains, relays, q, Cuts(), False, count, 0.0, pace)
-        bounds = tuple_bounds(context, prefill, stage, count, widest, *_fastest(node), q, pace)
+        bounds = tuple_bounds(context, prefill, stage, count, widest, *pace.fastest, q, pace)
         if isinstance(bounds, Excuse):
             continue
         most = np.full(bounds.classes.weight.size, float(context.demand.atoms.output.max()))
         # on a slower line more is under way, so that large memories may belong to a lower level than here
         bounds = replace(bounds, classes=replace(bounds.classes, most=most), under_way_worst=math.inf)
         # with all of an offer's chips in prefill nothing would be left for the rest: its own share is not counted here
-        relaxed = solve_program(context, replace(node.tuple, instances=0), bounds, math.inf, q[1])
+        relaxed = solve_program(
+            context, replace(node.tuple, instances=0), bounds, math.inf, q[1], whole_numbers=False
+        )
         search.programs += 1
         traffic = 0.0
         if widest is not None:
@@ -307,7 +309,7 @@ def expand(search: Search, node: Node, bound: float) -> list[tuple[Node, float]]
     more = [] if sibling is None else [sibling]
     if isinstance(stage, Excuse) or not _prompt_enough(search, node, stage):
         return more
-    return more + _children(search, node, bound, stage, _fastest(node))
+    return more + _children(search, node, bound, stage)
 
 
 def _prompt_enough(search: Search, node: Node, stage: PrefillStage) -> bool:
@@ -324,11 +326,9 @@ def _prompt_enough(search: Search, node: Node, stage: PrefillStage) -> bool:
     return search.prompt[key]
 
 
-def _children(
-    search: Search, node: Node, bound: float, stage: PrefillStage, fastest: tuple[PoolOption, PoolOption | None]
-) -> list[tuple[Node, float]]:
+def _children(search: Search, node: Node, bound: float, stage: PrefillStage) -> list[tuple[Node, float]]:
     context = search.context
-    bounds = tuple_bounds(context, node.prefill, stage, node.instances, node.line, *fastest, node.q, node.pace, node.use_filter)
+    bounds = tuple_bounds(context, node.prefill, stage, node.instances, node.line, *node.pace.fastest, node.q, node.pace, node.use_filter)
     if isinstance(bounds, Excuse):
         search.stage_excuses.append(bounds)
         return []
@@ -441,18 +441,6 @@ def _sibling(context: Context, node: Node) -> tuple[Node, float] | None:
     free = option.offer.owned_chips > 0 or option.chips % option.offer.buy_in != 0
     bound = _simple_bound(context, node, node.least if free else node.instances + 1)
     return replace(node, instances=node.instances + 1), bound
-
-
-def _fastest(node: Node) -> tuple[PoolOption, PoolOption | None]:
-    """Options with the fastest NIC of each decode role: the tuple's transfers can't be quicker."""
-
-    def nic(option: PoolOption) -> float:
-        parallelism = option.pool(1).decode.parallelism
-        return option.offer.chip.scale_out_bytes_per_s * parallelism.tp * parallelism.pp
-
-    main = max((c.option for c in node.mains), key=nic)
-    relay = max((c.option for c in node.relays), key=nic) if node.relays else None
-    return main, relay
 
 
 def _deployment(context: Context, node: Node, point: Point) -> Deployment:

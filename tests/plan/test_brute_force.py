@@ -5,14 +5,23 @@ from __future__ import annotations
 import math
 import os
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
+import numpy as np
 import pytest
 
-from pddplan.plan.search import GAP
+from pddplan.errors import Excuse
+from pddplan.plan.options import PoolOption, build_shop
+from pddplan.plan.program import solve_program
+from pddplan.plan.relaxation import pace_of, tuple_bounds
+from pddplan.plan.search import GAP, Node, Search, roots
 from pddplan.plan.solve import cheapest, prepare
+from pddplan.serve.context import Context
+from pddplan.serve.deployment import Deployment, LineChoice, Pool
 from pddplan.serve.evaluate import evaluate
+from pddplan.serve.records import Evaluation
+from pddplan.spec.load import load_scenario_text
 from tests.plan.small_worlds import brute_force, cost_of, every_plan, world
 
 WORLDS = 200
@@ -89,23 +98,120 @@ def test_scenarios_are_worth_it(results: list[Result]) -> None:
 
 def test_brute_force_finds_what_the_solver_misses() -> None:
     """The comparison can fail: with the solver's plan taken as 5 % dearer, something cheaper turns up."""
-    scenario = world(3)
-    search = cheapest(prepare(scenario))
+    for seed in range(20):
+        scenario = world(seed)
+        search = cheapest(prepare(scenario))
+        if search.best is not None:
+            break
     assert search.best is not None
     found = brute_force(prepare(scenario), below_usd_per_hour=search.best.usd_per_hour * 1.05)
     assert found.usd_per_hour == pytest.approx(search.best.usd_per_hour, rel=GAP)
 
 
+COUNTED = """\
+name: counted
+model: llama-3.1-8b
+workload: {request_rate_per_s: 1, prompt_tokens: 4K, output_tokens: 100}
+sites:
+  - {name: north, roles: [prefill, relay_decode], chips: [{chip: CHIP, max: 4, usd_per_hour: 1, parallelism: PAR}]}
+  - {name: west, roles: [main_decode, aggregated], chips: [{chip: CHIP, max: 3, usd_per_hour: 1, parallelism: PAR}]}
+links: [{between: [north, west], rtt_ms: 5, max_lines: 2, tiers: [{gbit_per_s: 10}, {gbit_per_s: 25}]}]
+spares: {main_decode: 1}
+"""
+
+
 def test_every_plan_is_every_plan() -> None:
-    """Counted by hand: roles, counts, lines and relays of a scenario, less what the inventory lacks."""
-    scenario = world(3)
-    context = prepare(scenario)
-    plans = every_plan(context)
+    """Counted by hand. Prefill and relay on 4 chips: 4 + 3 + 2 + 1 with 0, 1, 2, 3 relays; main decode on 3 less the
+    spare: 2; 2 tiers x 1 or 2 lines: 10 x 2 x 4. And 1, 2 or 3 aggregated instances."""
+    chip = "{name: x, bf16_tflops: 200, memory_gb: 48, memory_gb_per_s: 2000, interconnect_gb_per_s: 200}"
+    text = COUNTED.replace("CHIP", chip).replace("PAR", "{tp: [1], pp: [1]}")
+    plans = every_plan(prepare(load_scenario_text(text, "counted.yaml")))
+    assert len(plans) == 10 * 2 * 4 + 3
     assert len({_shape(p.deployment) for p in plans}) == len(plans)
     assert [p.usd_per_hour for p in plans] == sorted(p.usd_per_hour for p in plans)
 
 
-def _shape(deployment) -> tuple[object, ...]:  # type: ignore[no-untyped-def]
+def _shape(deployment: Deployment) -> tuple[object, ...]:
     line = deployment.line
     pools = tuple((p.role, p.site.name, p.offer.key, p.service.parallelism, p.instances) for p in deployment.pools)
     return (*pools, None if line is None else (line.tier, line.lines))
+
+
+# ---------------------------------------------------------------- the rows of the integer program
+
+ROW_WORLDS = 60
+PLANS_OF_A_WORLD = 4
+WIDTHS = (0.0, 0.004, 0.3)  # of the interval of hit shares around the plan's own
+
+
+def test_the_program_admits_every_plan_that_holds() -> None:
+    """Random plans, not optimal ones: where the full model accepts a plan, the program of its level tuple, with nothing
+    else on offer, has a solution and doesn't make it dearer. A row that is no bound shows here first."""
+    checked, relayed, wrong = 0, 0, []
+    for seed in range(1000, 1000 + ROW_WORLDS):
+        scenario = world(seed)
+        context = prepare(scenario)
+        nodes = [node for node, _ in roots(Search(context, build_shop(context)))]
+        for deployment, evaluation in _some_that_hold(context, seed):
+            node = _node_of(nodes, deployment)
+            if node is None:
+                continue
+            usd = cost_of(scenario, deployment, evaluation)
+            checked, relayed = checked + 1, relayed + (deployment.relay is not None)
+            for bound in _bounds_of(context, node, deployment, evaluation):
+                if not bound <= usd * (1 + 1e-7):
+                    wrong.append((seed, _shape(deployment), usd, bound))
+    assert wrong == []
+    assert checked > ROW_WORLDS and relayed > checked / 5
+
+
+def _some_that_hold(context: Context, seed: int) -> list[tuple[Deployment, Evaluation]]:
+    plans = [p.deployment for p in every_plan(context) if p.deployment.aggregated is None]
+    found: list[tuple[Deployment, Evaluation]] = []
+    for index in np.random.default_rng(seed).permutation(len(plans))[:25]:
+        evaluation = evaluate(context, plans[index], detail=False)
+        if evaluation.feasible and len(found) < PLANS_OF_A_WORLD:
+            found.append((plans[index], evaluation))
+    return found
+
+
+def _node_of(nodes: list[Node], deployment: Deployment) -> Node | None:
+    """A node with the plan's own choices and nothing else; None where the short list lacks one of its options."""
+    prefill, main, relay = deployment.prefill, deployment.main, deployment.relay
+    assert prefill is not None and main is not None
+    for node in nodes:
+        mains = tuple(c for c in node.mains if _is(c.option, main) and c.instances == main.instances)
+        relays = tuple(c for c in node.relays if _is(c.option, relay) and c.instances == getattr(relay, "instances", 0))
+        if not _is(node.prefill, prefill) or _line(node.line) != _line(deployment.line):
+            continue
+        if node.use_filter == deployment.use_filter and mains and bool(relays) == (relay is not None):
+            return replace(node, instances=prefill.instances, mains=mains, relays=relays)
+    return None
+
+
+def _is(option: PoolOption, pool: Pool | None) -> bool:
+    same = pool is not None and option.offer.key == pool.offer.key
+    return same and pool is not None and option.service.parallelism == pool.service.parallelism
+
+
+def _line(line: LineChoice | None) -> tuple[object, ...] | None:
+    return None if line is None else (line.from_site, line.to_site, line.tier, line.lines)
+
+
+def _bounds_of(context: Context, node: Node, deployment: Deployment, evaluation: Evaluation) -> list[float]:
+    """Optimum of the program around the plan's own hit share, narrow and wide [USD/h]; inf where it has none."""
+    own = context.demand.atoms.hit_rate
+    share = evaluation.decode_hit_rate / own if own > 0 else 0.0
+    pinned = own <= 0 or context.scenario.workload.decode_prefix_hit_rate is not None
+    pace = pace_of(context, node.mains, node.relays)
+    stage = context.prefill_stage(node.prefill.pool(node.instances), context.rate)
+    assert not isinstance(stage, Excuse)
+    found = []
+    for width in WIDTHS:
+        q = (share, share) if pinned else (max(share - width, 0.0), min(share + width, 1.0))
+        bounds = tuple_bounds(
+            context, node.prefill, stage, node.instances, node.line, *pace.fastest, q, pace, node.use_filter
+        )
+        relaxed = None if isinstance(bounds, Excuse) else solve_program(context, node.tuple, bounds, math.inf, q[1])
+        found.append(math.inf if relaxed is None else relaxed.bound_usd_per_hour)
+    return found
