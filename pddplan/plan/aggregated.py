@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from pddplan.plan.options import PoolOption
-from pddplan.plan.search import Found, Search
+from pddplan.plan.state import Found, Search
 from pddplan.serve.deployment import Deployment
 
 

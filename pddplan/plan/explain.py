@@ -12,7 +12,7 @@ from pddplan.errors import Excuse
 from pddplan.plan.options import line_options
 from pddplan.plan.records import Alternative, Architecture, Binding, CostSplit
 from pddplan.plan.result import architecture_of
-from pddplan.plan.search import Found, Search
+from pddplan.plan.state import Found, Search
 from pddplan.serve.context import Context
 from pddplan.serve.deployment import Deployment, LineChoice, Pool
 from pddplan.serve.evaluate import evaluate
@@ -100,7 +100,9 @@ def _phrase(excuse: Excuse) -> str:
     if excuse.unit == "s":
         return f"{excuse.constraint} would be {excuse.value:.3g} s (limit {excuse.limit:.3g} s)"
     if excuse.constraint.endswith("_slots"):
-        return f"{excuse.value:.0%} of requests would wait for a slot ({excuse.unit} sets them; limit {excuse.limit:.0%})"
+        return (
+            f"{excuse.value:.0%} of requests would wait for a slot ({excuse.unit} sets them; limit {excuse.limit:.0%})"
+        )
     if excuse.unit:
         return f"{excuse.constraint} would be {excuse.value:.3g} {excuse.unit} (limit {excuse.limit:.3g})"
     return f"{excuse.constraint} would be {excuse.value:.0%} (limit {excuse.limit:.0%})"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pddplan.plan.options import Shop, build_shop
 from pddplan.plan.records import PlanResult
 from pddplan.plan.result import headroom_rps
-from pddplan.plan.search import GAP, Search
+from pddplan.plan.state import GAP, Search
 from pddplan.serve.context import Context
 
 if TYPE_CHECKING:
@@ -79,9 +79,7 @@ def solve_goodput(context: Context, deadline: float, progress: Progress | None) 
     )
 
 
-def _try_rate(
-    context: Context, shop: Shop, budget: float, deadline: float, rate: float, bracket: Bracket
-) -> None:
+def _try_rate(context: Context, shop: Shop, budget: float, deadline: float, rate: float, bracket: Bracket) -> None:
     """Look for any plan at a rate and move one end of the bracket."""
     from pddplan.plan.solve import cheapest
 

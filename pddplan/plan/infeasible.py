@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from pddplan.errors import Excuse
+from pddplan.plan.choices import decode_choices
+from pddplan.plan.levels import least_count
 from pddplan.plan.options import PoolOption, site_pairs
 from pddplan.plan.records import Fix, PlanResult
-from pddplan.plan.relaxation import decode_choices
-from pddplan.plan.search import Found, Search, least_count
+from pddplan.plan.state import Found, Search
 from pddplan.serve.context import Context
 from pddplan.serve.deployment import Deployment, LineChoice
 from pddplan.serve.slo import constraint_name
@@ -158,7 +159,11 @@ def _short_of(search: Search) -> list[Excuse]:
     enough = [c for c in choices if c.tokens_per_s >= tokens]
     if not enough:
         best = max((c.tokens_per_s for c in choices), default=0.0)
-        return [Excuse("main_decode_throughput", tokens, best, "tokens/s", "main_decode")] if shop.pools["main_decode"] else []
+        return (
+            [Excuse("main_decode_throughput", tokens, best, "tokens/s", "main_decode")]
+            if shop.pools["main_decode"]
+            else []
+        )
     found: list[Excuse] = []
     for prefill in shop.pools["prefill"]:
         need = least_count(context, prefill) * prefill.chips
@@ -192,7 +197,7 @@ def _sentence(excuse: Excuse) -> str:
 
 
 def find_fixes(context: Context, search: Search, cheapest: Solve, deadline: float) -> tuple[Fix, ...]:
-    """Single changes that were applied and solved again, cheapest first: SLO values, more chips, line tiers, streams."""
+    """Single changes that were applied and solved again, cheapest first: SLO values, chips, line tiers, streams."""
     found = [*_slo_fixes(context, search)]
     until = min(time.monotonic() + SECONDS_PER_TRIAL * 2, deadline)
     for family in (*_chip_families(context.scenario), *_line_families(context.scenario)):

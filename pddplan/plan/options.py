@@ -106,9 +106,7 @@ def pool_options(context: Context, site: Site, offer: ChipOffer, role: Role) -> 
         _keep(made, services, excuses)
     else:
         scenario = context.scenario
-        candidates, excuses = candidate_instances(
-            offer, context.model, scenario.engine, scenario.precision, role
-        )
+        candidates, excuses = candidate_instances(offer, context.model, scenario.engine, scenario.precision, role)
         for instance in candidates:
             if role == "prefill":
                 _keep(prefill_service(instance), services, excuses)
@@ -122,7 +120,9 @@ def pool_options(context: Context, site: Site, offer: ChipOffer, role: Role) -> 
         most = offer.max_chips // service.chips_per_instance - spares
         powered = _powered(site, offer, service.chips_per_instance)
         if powered < max(pinned or 1, 1):
-            watts = (offer.chip.all_in_watts or 0.0) * service.chips_per_instance * (site.power.pue if site.power else 1.0)
+            watts = (
+                (offer.chip.all_in_watts or 0.0) * service.chips_per_instance * (site.power.pue if site.power else 1.0)
+            )
             limit = (site.power.max_watts if site.power else None) or math.inf
             excuses.append(Excuse("power", watts * max(pinned or 1, 1), limit, "W", f"{role} on {offer.chip.id}"))
             continue

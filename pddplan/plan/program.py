@@ -2,24 +2,26 @@
 
 Variables: z_M[k] and z_R[k] choose one (option, count) of main decode and at most one of relay decode (binary);
 x[c] in [0, 1] share of routing class c that is relayed; Y tokens/s that the relay makes, between the least and the most
-that the relayed classes' transfers allow; nodes of each offer (whole buy-ins). Rows: every TTFT quantile, relay slots by time and by tokens, main decode's
+that the relayed classes' transfers allow; nodes of each offer (whole
+buy-ins). Rows: every TTFT quantile, relay slots by time and by tokens, main decode's
 tokens, idle memory that the tuple's hit rate needs, inventory, power, budget, and cuts from plans already refused.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pddplan.economics.cost import line_traffic_usd_per_hour, mean_load
+from pddplan.plan.choices import nic_of
 from pddplan.plan.options import PoolOption
-from pddplan.plan.relaxation import Bounds, DecodeChoice, nic_of
+from pddplan.plan.prune import Point, Tuple, cheapest_pair, least_beside, without_hopeless
+from pddplan.plan.relaxation import Bounds
 from pddplan.serve.context import Context
-from pddplan.serve.deployment import LineChoice
 from pddplan.spec.types import ChipOffer
 
 Array = NDArray[np.float64]
@@ -27,41 +29,6 @@ Index = NDArray[Any]  # columns of the program
 
 MIP_GAP = 1e-5  # of one program; the bound is HiGHS's own dual bound
 BIG_ROOM = 1e18  # bytes, stands for "memory doesn't bind" in the rows
-
-
-@dataclass(frozen=True)
-class Point:
-    """A whole plan: prefill count and chosen decode choices (relay None: no relay)."""
-
-    prefill: int
-    main: DecodeChoice
-    relay: DecodeChoice | None
-
-
-@dataclass(frozen=True)
-class Cuts:
-    """Plans the full model refused.
-
-    ``below``: no plan with the same options and no larger counts; ``any_relay``: nor one with more relay that is no
-    quicker per token (the relay was not what failed); ``exact``: itself.
-    """
-
-    below: tuple[Point, ...] = ()
-    any_relay: tuple[Point, ...] = ()
-    exact: tuple[Point, ...] = ()
-
-
-@dataclass(frozen=True)
-class Tuple:
-    """What stands outside the program."""
-
-    prefill: PoolOption
-    instances: int
-    line: LineChoice | None
-    mains: tuple[DecodeChoice, ...]
-    relays: tuple[DecodeChoice, ...]
-    cuts: Cuts = field(default_factory=Cuts)
-    use_filter: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,15 +73,15 @@ def solve_program(
 ) -> Relaxed | None:
     """Cheapest plan of the tuple under the optimistic rows; None where there is none below the limit.
 
-    Without ``whole_numbers`` the counts may be fractions: a weaker bound, several times quicker; its plan means nothing.
+    Without ``whole_numbers`` the counts may be fractions: a weaker bound, but quicker; its plan means nothing.
     """
     from scipy.optimize import Bounds as Box
     from scipy.optimize import LinearConstraint, milp
 
     if not _in_reach(context, bounds):
         return None
-    level = _without_hopeless(context, whole, bounds, limit_usd_per_hour, q_high)
-    if _cheapest_pair(context, level, bounds) + _least_beside(level) >= limit_usd_per_hour:
+    level = without_hopeless(context, whole, bounds, limit_usd_per_hour, q_high)
+    if cheapest_pair(context, level, bounds) + least_beside(level) >= limit_usd_per_hour:
         return None
     classes = bounds.classes
     n_main, n_relay, n_class = len(level.mains), len(level.relays), classes.weight.size
@@ -173,9 +140,7 @@ def _in_reach(context: Context, bounds: Bounds) -> bool:
     return all(best[i] >= limit.quantile - 1e-9 for i, limit in enumerate(context.limits("ttft")))
 
 
-def _main_rows(
-    level: Tuple, bounds: Bounds, rows: _Rows, columns: tuple[Index, Index, Index], handed: Array
-) -> None:
+def _main_rows(level: Tuple, bounds: Bounds, rows: _Rows, columns: tuple[Index, Index, Index], handed: Array) -> None:
     """Tokens of main decode, less what hand-overs take, per option; and its idle memory.
 
     A hand-over of e tokens takes its instance at least e/v, so D = sum (e/v) x is instance-time per second; on I
@@ -215,73 +180,6 @@ def _main_rows(
     )
 
 
-def _without_hopeless(
-    context: Context, level: Tuple, bounds: Bounds, limit_usd_per_hour: float, q_high: float
-) -> Tuple:
-    """The tuple without decode choices that no plan below the limit can use: they only slow the program down.
-
-    Main decode: too few tokens/s even with the most that a relay can take; dearer by itself than what the limit leaves;
-    or so much memory that even full, with the most under way, it holds more than q_high of the prefixes (it belongs to
-    another interval). Relays: dearer than what the limit leaves beside the cheapest main decode.
-    """
-    classes = bounds.classes
-    share = context.rate * classes.weight
-    needed = bounds.tokens_per_s * (1 - 1e-9)
-    if level.relays:
-        taken = float(share @ classes.most) + bounds.shift_tokens_per_s
-        needed -= taken * max((c.relief for c in level.mains), default=1.0)
-    memory = math.inf
-    sharing = context.scenario.engine.decode_prefix_sharing and context.demand.atoms.hit_rate > 0
-    # hits of turns that end on the relay before their transfer may lag, which lowers q
-    least = max(1.0 - bounds.lag_share, 1e-9)
-    if sharing and context.scenario.workload.decode_prefix_hit_rate is None and q_high < least:
-        memory = (context.idle_for_share(q_high / least) + bounds.under_way_worst) * (1 + 1e-4)
-    room = limit_usd_per_hour - _least_beside(level)
-    mains = tuple(
-        c
-        for c in level.mains
-        if c.tokens_per_s >= needed
-        and (math.isinf(c.running_bytes) or c.room_bytes - c.running_bytes <= memory)
-        and _least_usd(c) <= room
-    )
-    left = room - min((_least_usd(c) for c in mains), default=math.inf)
-    relays = tuple(c for c in level.relays if _least_usd(c) <= left)
-    return replace(level, mains=mains, relays=relays)
-
-
-def _cheapest_pair(context: Context, level: Tuple, bounds: Bounds) -> float:
-    """Least cost of a main-decode choice and a relay (or none) that make all tokens together [USD/h]: a bound that
-    needs no program, inf if none do."""
-    if not level.mains:
-        return math.inf
-    share = context.rate * bounds.classes.weight
-    most = float(share @ bounds.classes.most) + bounds.shift_tokens_per_s
-    tokens = np.array([c.tokens_per_s for c in level.mains])
-    relief = np.array([c.relief for c in level.mains])
-    usd = np.array([_least_usd(c) for c in level.mains])
-    makes, price = np.zeros(1), np.zeros(1)
-    if level.relays:
-        full = np.array([math.inf if level.use_filter else c.tokens_per_s + share.sum() for c in level.relays])
-        makes = np.concatenate([makes, np.minimum(full, most)])
-        price = np.concatenate([price, [_least_usd(c) for c in level.relays]])
-    enough = tokens[:, None] + relief[:, None] * makes >= bounds.tokens_per_s * (1 - 1e-9)
-    return float(np.where(enough, usd[:, None] + price, math.inf).min())
-
-
-def _least_usd(choice: DecodeChoice) -> float:
-    """Least that a choice adds to the bill: nothing for owned chips [USD/h]."""
-    offer = choice.option.offer
-    rented = max(choice.instances * choice.option.chips - offer.owned_chips, 0)
-    return rented * offer.usd_per_hour
-
-
-def _least_beside(level: Tuple) -> float:
-    """Least bill of prefill (unless its nodes may be shared) and the line's port [USD/h]."""
-    offer = level.prefill.offer
-    rented = max(level.instances * level.prefill.chips - offer.owned_chips, 0)
-    return rented * offer.usd_per_hour + (level.line.port_usd_per_hour if level.line is not None else 0.0)
-
-
 def _running_usd(option: PoolOption) -> float:
     """What an instance costs beside its chips' rent, which the node variables carry [USD/h]."""
     return option.usd_per_hour - option.chips * option.offer.usd_per_hour
@@ -307,7 +205,11 @@ def _physics(
     if relays.size:
         rows.add((relays, np.ones(relays.size)), float(any(c.option.pinned for c in level.relays)), 1)
         # nobody is relayed without a relay
-        rows.add((np.concatenate([x, relays]), np.concatenate([np.ones(x.size), -x.size * np.ones(relays.size)])), -math.inf, 0)
+        rows.add(
+            (np.concatenate([x, relays]), np.concatenate([np.ones(x.size), -x.size * np.ones(relays.size)])),
+            -math.inf,
+            0,
+        )
     for i, limit in enumerate(context.limits("ttft")):
         # sum w (x relay_ok + (1 - x) direct_ok) >= q
         gain = classes.weight * (classes.relay_ok[i] - classes.direct_ok[i])
@@ -340,7 +242,6 @@ def _inventory(
     constant = 0.0
     watts: dict[str, list[tuple[int, float]]] = {}
     watts_fixed: dict[str, float] = {}
-    n_main = len(level.mains)
     for o, offer in enumerate(offers):
         fixed = 0
         if level.prefill.offer.key == offer.key:
@@ -385,9 +286,7 @@ def _cut_rows(level: Tuple, rows: _Rows, relays: Index) -> None:
             continue
         main = point.main
         entries = [
-            (k, 1.0)
-            for k, c in enumerate(level.mains)
-            if c.option is not main.option or c.instances > main.instances
+            (k, 1.0) for k, c in enumerate(level.mains) if c.option is not main.option or c.instances > main.instances
         ]
         entries += _relay_escape(level, point, relays, any_count=point in level.cuts.any_relay)
         rows.add([*entries, (0, 0.0)], 1, math.inf)

@@ -22,7 +22,8 @@ from pddplan.plan.result import (
     revenue_of,
     role_plans,
 )
-from pddplan.plan.search import GAP, Found, Search, run
+from pddplan.plan.search import run
+from pddplan.plan.state import GAP, Found, Search
 from pddplan.serve.context import Context, build_context
 from pddplan.serve.evaluate import evaluate
 from pddplan.spec.catalogue import catalogue_date, link_defaults
@@ -71,7 +72,8 @@ def cheapest(
 ) -> Search:
     """Search of one scenario over all architectures that roles, chips and lines permit.
 
-    ``first_only`` ends it at the first plan that holds. ``shop`` of an earlier search with the same offers is used as is.
+    ``first_only`` ends it at the first plan that holds. ``shop`` of an earlier search of the same offers
+    is used as is.
     """
     shop = shop or build_shop(context)
     search = Search(context, shop, budget_usd_per_hour, deadline, progress, first_only)

@@ -152,7 +152,7 @@ def _link(rng: np.random.Generator) -> dict[str, Any]:
         tiers.append(tier)
     link: dict[str, Any] = {"between": ["north", "west"], "rtt_ms": _pick(rng, [1, 8, 30]), "tiers": tiers}
     link["streams"] = _pick(rng, [1, 2, 8, 16])
-    link["max_lines"] = _pick(rng, [1, 1, 2])
+    link["max_lines"] = 1 if len(tiers) > 1 else _pick(rng, [1, 2])
     return link
 
 

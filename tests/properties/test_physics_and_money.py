@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -92,7 +93,7 @@ def test_half_the_rate_never_costs_more() -> None:
 
 def test_cost_rises_with_the_rate() -> None:
     costs = [cost(f"{RATE}={rate:g}") for rate in (1, 3, 6, 9, 12)]
-    assert all(b >= a * (1 - GAP) for a, b in zip(costs, costs[1:], strict=False))
+    assert all(b >= a * (1 - GAP) for a, b in itertools.pairwise(costs))
     assert costs[-1] > 1.5 * costs[0]
 
 
@@ -134,15 +135,17 @@ def test_a_chip_at_fifty_times_the_price_disappears_or_costs(site: int, chip: st
 
 def test_a_dear_chip_gives_way_to_another() -> None:
     """Main decode on the cheaper of two chips; at fifty times its price on the other."""
-    both = "sites[1].chips=[{chip: nvidia-h20-96g, max: 16, usd_per_hour: %g, buy_in: 1, parallelism: {tp: [1], pp: [1]}},"
+    both = (
+        "sites[1].chips=[{chip: nvidia-h20-96g, max: 16, usd_per_hour: %g, buy_in: 1, parallelism: {tp: [1], pp: [1]}},"
+    )
     both += " {chip: nvidia-h800-sxm, max: 16, usd_per_hour: 2, buy_in: 1, parallelism: {tp: [1], pp: [1]}}]"
-    mains = [
-        {r.chip for r in plan(both % price).roles if r.role == "main_decode"} for price in (0.5, 25.0)
-    ]
+    mains = [{r.chip for r in plan(both % price).roles if r.role == "main_decode"} for price in (0.5, 25.0)]
     assert mains == [{"nvidia-h20-96g"}, {"nvidia-h800-sxm"}]
 
 
-@pytest.mark.parametrize("overrides", [(), ("spares.prefill=1", "spares.main_decode=1"), ("sites[1].chips[0].owned=8",)])
+@pytest.mark.parametrize(
+    "overrides", [(), ("spares.prefill=1", "spares.main_decode=1"), ("sites[1].chips[0].owned=8",)]
+)
 def test_the_bill_adds_up(overrides: tuple[str, ...]) -> None:
     result = plan(*overrides)
     split, evaluation = result.cost, result.evaluation
@@ -252,7 +255,8 @@ def test_an_infinite_free_line_equals_one_site() -> None:
     chip = "{chip: nvidia-h800-sxm, max: %d, usd_per_hour: 2.00, buy_in: 1, parallelism: {tp: [1], pp: [1]}}"
     apart = plan(
         f"sites[1].chips=[{chip % 16}]",
-        "links=[{between: [north, west], rtt_ms: 0, streams: 4096, goodput: 1, tiers: [{gbit_per_s: 1.0e+6, usd_per_hour: 0}]}]",
+        "links=[{between: [north, west], rtt_ms: 0, streams: 4096, goodput: 1, "
+        "tiers: [{gbit_per_s: 1.0e+6, usd_per_hour: 0}]}]",
     )
     together = plan(f"sites=[{{name: north, roles: [prefill, main_decode], chips: [{chip % 32}]}}]", "links=[]")
     assert apart.value == pytest.approx(together.value, rel=ROUNDING)
@@ -266,7 +270,7 @@ def test_an_infinite_free_line_equals_one_site() -> None:
 
 
 def goodput(budget: float) -> PlanResult:
-    return plan("objective={goodput: {max_usd_per_hour: %g}}" % budget)
+    return plan(f"objective={{goodput: {{max_usd_per_hour: {budget:g}}}}}")
 
 
 def feasible_at(rate: float, budget: float) -> bool:

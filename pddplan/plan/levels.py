@@ -1,0 +1,212 @@
+"""Where a search starts: a node per site pair, prefill option, line and level of the hit share, with a first bound."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from pddplan.economics.cost import line_traffic_usd_per_hour, mean_load
+from pddplan.errors import Excuse
+from pddplan.plan.choices import DecodeChoice, Pace, decode_choices, pace_of
+from pddplan.plan.options import PoolOption, site_pairs
+from pddplan.plan.program import fixed_usd_per_hour, solve_program
+from pddplan.plan.prune import Cuts
+from pddplan.plan.relaxation import least_share, tuple_bounds
+from pddplan.plan.state import Node, Search
+from pddplan.serve.context import Context
+from pddplan.serve.deployment import LineChoice
+from pddplan.serve.equilibrium import HELD_TOLERANCE
+from pddplan.spec.types import ChipOffer
+
+LEVELS = (0.5, 0.8, 0.9, 0.96, 0.99)  # first intervals of the hit share; split further where needed
+IDLE_FACTOR, IDLE_EXTRA = 4, 16  # prefill of so many times the least count waits for nobody: more changes nothing
+
+
+def roots(search: Search) -> list[tuple[Node, float]]:
+    """One node per site pair, prefill option, line and level of the hit share, at the least stable prefill count."""
+    found: list[tuple[Node, float]] = []
+    context, shop = search.context, search.shop
+    forecast = context.scenario.workload.output_forecast is not None
+    for source, target in site_pairs(context.scenario):
+        same = source.name == target.name
+        mains, relays = _choices(search, source.name, target.name, same)
+        if not mains:
+            continue
+        pace = pace_of(context, mains, relays)
+        lines: list[LineChoice | None] = (
+            [None]
+            if same
+            else [line for line in shop.lines if (line.from_site, line.to_site) == (source.name, target.name)]
+        )
+        for prefill in (o for o in shop.pools["prefill"] if o.site.name == source.name):
+            least = least_count(context, prefill)
+            if least > prefill.max_instances:
+                need, have = least * prefill.chips, prefill.max_instances * prefill.chips
+                search.stage_excuses.append(Excuse("prefill_chips", need, have, "chips", "prefill"))
+                continue
+            rests = _rest_bounds(search, prefill, lines, mains, relays, pace)
+            for line in lines:
+                levels = hit_levels(search, line, mains)
+                for use_filter in (False, True) if forecast and relays else (False,):
+                    for q in levels:
+                        rest = next(
+                            (usd for (low, high), usd in rests.items() if low <= q[0] and q[1] <= high), -math.inf
+                        )
+                        node = Node(prefill, least, line, mains, relays, q, Cuts(), use_filter, least, rest, pace)
+                        found.append((node, _simple_bound(context, node, least)))
+    return found
+
+
+def hit_levels(search: Search, line: LineChoice | None, mains: tuple[DecodeChoice, ...]) -> list[tuple[float, float]]:
+    """Intervals of the hit share q to start from: what the line needs at least up to what the largest memory holds."""
+    context = search.context
+    workload = context.scenario.workload
+    if workload.decode_prefix_hit_rate is not None:
+        own = context.demand.atoms.hit_rate
+        low = high = min(workload.decode_prefix_hit_rate / own, 1.0) if own > 0 else 0.0
+    elif not context.scenario.engine.decode_prefix_sharing or context.demand.atoms.hit_rate <= 0:
+        low = high = 0.0
+    else:
+        low, high = 0.0, min(context.share_for_idle(max(c.room_bytes for c in mains)) + HELD_TOLERANCE, 1.0)
+    least = least_share(context, line, high)
+    if least is None:
+        search.stage_excuses.append(_line_excuse(context, line, high))
+        return []
+    low = min(max(low, least), high)
+    edges = [low, *(e for e in LEVELS if low < e < high), high]
+    return [(low, high)] if low == high else list(itertools.pairwise(edges))
+
+
+def _rest_bounds(
+    search: Search,
+    prefill: PoolOption,
+    lines: list[LineChoice | None],
+    mains: tuple[DecodeChoice, ...],
+    relays: tuple[DecodeChoice, ...],
+    pace: Pace,
+) -> dict[tuple[float, float], float]:
+    """Least cost of decode beside this prefill option by level of the hit share, whatever its count and the line
+    [USD/h]; empty where nothing is known.
+
+    The program at the largest count and the widest line, less what these two cost. A slower line leaves the relay more
+    tokens, fewer instances merge more tails: neither is held against it here.
+    """
+    context = search.context
+    widest = max(lines, key=lambda line: math.inf if line is None else line.capacity_bytes_per_s, default=None)
+    filters = context.scenario.workload.output_forecast is not None  # whose rows differ
+    if filters or not lines or any(_flow(line) > _flow(widest) or _rtt(line) < _rtt(widest) for line in lines):
+        return {}
+    count = prefill.max_instances
+    stage = context.prefill_stage(prefill.pool(count), context.rate)
+    if isinstance(stage, Excuse):
+        return {}
+    times = context.prefill_times(prefill.pool(count))
+    stage = replace(stage, time_s=np.minimum(times.alone, times.shared) + times.fetch)
+    found: dict[tuple[float, float], float] = {}
+    levels = hit_levels(search, widest, mains)
+    for index, q in enumerate(levels):
+        node = Node(prefill, count, widest, mains, relays, q, Cuts(), False, count, 0.0, pace)
+        bounds = tuple_bounds(context, prefill, stage, count, widest, *pace.fastest, q, pace)
+        if isinstance(bounds, Excuse):
+            continue
+        most = np.full(bounds.classes.weight.size, float(context.demand.atoms.output.max()))
+        # on a slower line more is under way, so that large memories may belong to a lower level than here
+        bounds = replace(bounds, classes=replace(bounds.classes, most=most), under_way_worst=math.inf)
+        # with all of an offer's chips in prefill nothing would be left for the rest: its own share is not counted here
+        relaxed = solve_program(context, replace(node.tuple, instances=0), bounds, math.inf, q[1], whole_numbers=False)
+        search.programs += 1
+        traffic = 0.0
+        if widest is not None:
+            traffic = widest.port_usd_per_hour
+            traffic += line_traffic_usd_per_hour(widest, bounds.bytes_per_s, mean_load(context.scenario))
+        # a slower line begins within a level: its interval there lies inside this one
+        low = 0.0 if index == 0 else q[0]
+        found[(low, q[1])] = relaxed.bound_usd_per_hour - traffic if relaxed is not None else math.inf
+    return found
+
+
+def _flow(line: LineChoice | None) -> float:
+    """Ceiling of a flow as far as the link sets it [B/s]."""
+    return math.inf if line is None else line.link.streams * line.link.stream_bytes_per_s
+
+
+def _rtt(line: LineChoice | None) -> float:
+    return 0.0 if line is None else line.link.rtt_s
+
+
+def _simple_bound(context: Context, node: Node, instances: int) -> float:
+    """Bound without a program: prefill, line, and every output token at the cheapest rate any decode choice offers."""
+    total = context.rate * context.demand.atoms.mean(context.demand.atoms.output)
+    pace, relay = node.pace, math.inf
+    if node.relays:
+        # a stay of t makes up to t / tau + 1 tokens, each of which may spare main decode more than one
+        total -= min(context.rate * pace.relief, total)
+        relay = 0.0 if node.use_filter else pace.relay_usd_per_token_s / pace.relief
+    offers = {o.key: o for o in (node.prefill.offer, *(c.option.offer for c in (*node.mains, *node.relays)))}
+    owned = sum(o.owned_chips * o.usd_per_hour for o in offers.values())
+    own = instances * node.prefill.usd_per_hour
+    rent = max(total * min(pace.main_usd_per_token_s, relay), pace.main_usd_per_hour) + own - owned
+    bill = max(rent, 0.0) + fixed_usd_per_hour(context, node.prefill)
+    bill = max(bill, node.rest_usd_per_hour + (own if owned == 0 and _whole_nodes(offers, node) else 0.0))
+    if node.line is None:
+        return bill
+    demand = context.demand
+    mean = node.q[1] * demand.atoms.mean(demand.delta_held) + (1 - node.q[1]) * demand.atoms.mean(demand.delta_cold)
+    saved = 1.0 / context.scenario.workload.sessions.turns if node.use_filter else 0.0
+    traffic = line_traffic_usd_per_hour(node.line, context.rate * mean * (1 - saved), mean_load(context.scenario))
+    return bill + node.line.port_usd_per_hour + traffic
+
+
+def _choices(
+    search: Search, source: str, target: str, same: bool
+) -> tuple[tuple[DecodeChoice, ...], tuple[DecodeChoice, ...]]:
+    key = f"{source}>{target}"
+    if key not in search.choices:
+        context, shop = search.context, search.shop
+        mains = tuple(o for o in shop.pools["main_decode"] if o.site.name == target)
+        relays = () if same else tuple(o for o in shop.pools["relay_decode"] if o.site.name == source)
+        search.choices[key] = (
+            tuple(decode_choices(context, mains, context.pooled_slots, tangent=True, relayed=bool(relays))),
+            tuple(decode_choices(context, relays, True, tangent=False)),
+        )
+    return search.choices[key]
+
+
+def _line_excuse(context: Context, line: LineChoice | None, share: float) -> Excuse:
+    """The line doesn't carry the least bytes this traffic can send."""
+    assert line is not None
+    demand = context.demand
+    mean = share * demand.atoms.mean(demand.delta_held) + (1 - share) * demand.atoms.mean(demand.delta_cold)
+    return Excuse("line_utilization", context.rate * mean / line.capacity_bytes_per_s, context.cap_line, "", "line")
+
+
+def least_count(context: Context, option: PoolOption) -> int:
+    """Fewest prefill instances whose utilisation, passes shared, is within its cap and below 1."""
+    pool = option.pool(1)
+    work = context.rate * context.demand.atoms.mean(context.prefill_times(pool).shared)
+    need = work / (pool.prefill.servers_per_instance * min(context.cap("prefill"), 1.0))
+    count = max(math.ceil(need * (1 - 1e-9)), option.min_instances, 1)
+    stable = work / (pool.prefill.servers_per_instance * count) < 1.0
+    return count if stable else count + 1
+
+
+def _whole_nodes(offers: dict[str, ChipOffer], node: Node) -> bool:
+    """Whether prefill's instances fill whole buy-ins, so that their chips add to the bill whatever stands beside."""
+    return node.prefill.chips % offers[node.prefill.offer.key].buy_in == 0
+
+
+def sibling_of(context: Context, node: Node) -> tuple[Node, float] | None:
+    """The same level with one more prefill instance, opened by the node that has neither been cut nor split."""
+    if (
+        node.instances >= min(node.prefill.max_instances, IDLE_FACTOR * node.least + IDLE_EXTRA)
+        or node.cuts != Cuts()
+        or not node.whole
+    ):
+        return None
+    option = node.prefill
+    free = option.offer.owned_chips > 0 or option.chips % option.offer.buy_in != 0
+    bound = _simple_bound(context, node, node.least if free else node.instances + 1)
+    return replace(node, instances=node.instances + 1), bound

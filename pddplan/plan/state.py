@@ -1,0 +1,111 @@
+"""State of a search: plans found and refused, nodes of the queue."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pddplan.economics.cost import Bill, bill
+from pddplan.errors import Excuse
+from pddplan.plan.choices import DecodeChoice, Pace
+from pddplan.plan.options import PoolOption, Shop
+from pddplan.plan.prune import Cuts, Tuple
+from pddplan.serve.context import Context
+from pddplan.serve.deployment import Deployment, LineChoice
+from pddplan.serve.evaluate import evaluate
+from pddplan.serve.records import Evaluation
+
+GAP = 1e-3  # "proven" means the gap between bound and re-evaluated plan is at most this
+
+
+@dataclass(frozen=True)
+class Found:
+    """A plan with its evaluation (without detail) and bill."""
+
+    deployment: Deployment
+    evaluation: Evaluation
+    bill: Bill
+
+    @property
+    def usd_per_hour(self) -> float:
+        return self.bill.usd_per_hour
+
+
+@dataclass
+class Search:
+    """State of one search: incumbent, bound, all feasible plans seen, the nearest refused ones."""
+
+    context: Context
+    shop: Shop
+    budget_usd_per_hour: float = math.inf
+    deadline: float = math.inf
+    progress: Callable[[str], None] | None = None
+    first_only: bool = False  # stop at the first plan that holds: is there one at all?
+    best: Found | None = None
+    bound: float = math.inf
+    closed: float = math.inf  # least bound of a node given up because its plan came within the gap
+    complete: bool = True
+    feasible: list[Found] = field(default_factory=list)
+    refused: list[Found] = field(default_factory=list)
+    stage_excuses: list[Excuse] = field(default_factory=list)
+    seen: dict[tuple[object, ...], Found] = field(default_factory=dict)
+    prompt: dict[tuple[int, int], bool] = field(default_factory=dict)
+    programs: int = 0
+    evaluations: int = 0
+    choices: dict[str, tuple[tuple[DecodeChoice, ...], tuple[DecodeChoice, ...]]] = field(default_factory=dict)
+
+    @property
+    def limit(self) -> float:
+        """Plans at or above this cost can't improve the incumbent."""
+        return min(self.best.usd_per_hour if self.best else math.inf, self.budget_usd_per_hour * (1 + 1e-9))
+
+    def settled(self, bound: float) -> bool:
+        """Whether nothing with this bound is worth a look; the gap counts against a plan, not against the budget."""
+        return bound >= self.limit or (self.best is not None and bound >= self.best.usd_per_hour * (1 - GAP / 2))
+
+    def try_plan(self, deployment: Deployment) -> Found:
+        """Evaluate a deployment, once, and keep it where it belongs."""
+        key = _key(deployment)
+        if key in self.seen:
+            return self.seen[key]
+        self.evaluations += 1
+        evaluation = evaluate(self.context, deployment, detail=False)
+        mean = evaluation.line.needed_bytes_per_s if evaluation.line is not None else 0.0
+        found = Found(deployment, evaluation, bill(self.context.scenario, deployment, mean))
+        if not evaluation.feasible:
+            self.refused.append(found)
+        elif found.usd_per_hour <= self.budget_usd_per_hour * (1 + 1e-9):
+            self.feasible.append(found)
+            if self.best is None or found.usd_per_hour < self.best.usd_per_hour * (1 - 1e-12):
+                self.best = found
+        self.seen[key] = found
+        return found
+
+
+def _key(deployment: Deployment) -> tuple[object, ...]:
+    line = deployment.line
+    where = None if line is None else (id(line.link), line.tier, line.lines, line.from_site)
+    return (*((p.role, id(p.service), p.instances) for p in deployment.pools), where, deployment.use_filter)
+
+
+@dataclass(frozen=True)
+class Node:
+    """One tuple in the queue; ``mains`` and ``relays`` are lists shared by all nodes of a site pair."""
+
+    prefill: PoolOption
+    instances: int
+    line: LineChoice | None
+    mains: tuple[DecodeChoice, ...]
+    relays: tuple[DecodeChoice, ...]
+    q: tuple[float, float]
+    cuts: Cuts
+    use_filter: bool
+    least: int  # least stable prefill count
+    rest_usd_per_hour: float  # least cost of everything but prefill and line, see _rest_bounds
+    pace: Pace
+    whole: bool = True  # a starting interval of q: the node that opens the next count
+
+    @property
+    def tuple(self) -> Tuple:
+        return Tuple(self.prefill, self.instances, self.line, self.mains, self.relays, self.cuts, self.use_filter)
