@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import traceback
@@ -24,6 +25,8 @@ from pddplan.errors import InputError, Problem
 
 # The arrays are small: BLAS threads would only spin beside them. A user's own setting stands.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Few cycles are made and the process is short: looking for them at every 700 objects costs more than it frees.
+gc.set_threshold(200_000, 20, 20)
 
 INTERRUPTED = 130
 REPORT_AT = "the issue tracker of pddplan, with the command, the scenario and PDDPLAN_DEBUG=1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,9 @@ from pddplan.plan.options import PoolOption, admitted
 from pddplan.serve.context import Context
 from pddplan.serve.decode_stage import ADMISSION_EPSILON, StepTable, settle
 from pddplan.serve.equilibrium import HELD_TOLERANCE, tier_bytes
+from pddplan.serve.line_stage import Transfer
 from pddplan.serve.main_decode import Occupancy
+from pddplan.serve.prefill_stage import PrefillStage
 
 Array = NDArray[np.float64]
 
@@ -58,6 +60,8 @@ class Pace:
     main_usd_per_hour: float  # cheapest main decode there is
     relief: float  # most tokens of main decode that a token of the relay spares
     fastest: tuple[PoolOption, PoolOption | None]  # NICs of main decode and relay: transfers can't be quicker
+    # transfers by prefill option, count and line, each with the stage that it holds for
+    moves: dict[tuple[int, int, int], tuple[PrefillStage, Transfer]] = field(default_factory=dict)
 
 
 def pace_of(context: Context, mains: tuple[DecodeChoice, ...], relays: tuple[DecodeChoice, ...]) -> Pace:

@@ -110,7 +110,7 @@ def _rest_bounds(
     for index, q in enumerate(levels):
         node = Node(prefill, count, widest, mains, relays, q, Cuts(), False, count, 0.0, pace)
         bounds = tuple_bounds(context, prefill, stage, count, widest, *pace.fastest, q, pace)
-        if isinstance(bounds, Excuse):
+        if bounds is None or isinstance(bounds, Excuse):
             continue
         most = np.full(bounds.classes.weight.size, float(context.demand.atoms.output.max()))
         # on a slower line more is under way, so that large memories may belong to a lower level than here

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pddplan.economics.cost import line_traffic_usd_per_hour, mean_load
 from pddplan.plan.choices import nic_of
 from pddplan.plan.options import PoolOption
-from pddplan.plan.prune import Point, Tuple, cheapest_pair, least_beside, without_hopeless
+from pddplan.plan.prune import Point, Tuple, without_hopeless
 from pddplan.plan.relaxation import Bounds
 from pddplan.serve.context import Context
 from pddplan.spec.types import ChipOffer
@@ -81,7 +81,7 @@ def solve_program(
     if not _in_reach(context, bounds):
         return None
     level = without_hopeless(context, whole, bounds, limit_usd_per_hour, q_high)
-    if cheapest_pair(context, level, bounds) + least_beside(level) >= limit_usd_per_hour:
+    if not level.mains:
         return None
     classes = bounds.classes
     n_main, n_relay, n_class = len(level.mains), len(level.relays), classes.weight.size

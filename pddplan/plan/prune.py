@@ -86,22 +86,21 @@ def without_hopeless(context: Context, level: Tuple, bounds: Bounds, limit_usd_p
     return replace(level, mains=mains, relays=relays)
 
 
-def cheapest_pair(context: Context, level: Tuple, bounds: Bounds) -> float:
+def cheapest_pair(context: Context, level: Tuple, relay_tokens_per_s: float) -> float:
     """Least cost of a main-decode choice and a relay (or none) that make all tokens together [USD/h]: a bound that
-    needs no program, inf if none do."""
+    needs no program, inf if none do. ``relay_tokens_per_s``: the most that the transfers leave to a relay."""
     if not level.mains:
         return math.inf
-    share = context.rate * bounds.classes.weight
-    most = float(share @ bounds.classes.most) + bounds.shift_tokens_per_s
+    total = context.rate * context.demand.atoms.mean(context.demand.atoms.output)
     tokens = np.array([c.tokens_per_s for c in level.mains])
     relief = np.array([c.relief for c in level.mains])
     usd = np.array([_least_usd(c) for c in level.mains])
     makes, price = np.zeros(1), np.zeros(1)
     if level.relays:
-        full = np.array([math.inf if level.use_filter else c.tokens_per_s + share.sum() for c in level.relays])
-        makes = np.concatenate([makes, np.minimum(full, most)])
+        full = np.array([math.inf if level.use_filter else c.tokens_per_s + context.rate for c in level.relays])
+        makes = np.concatenate([makes, np.minimum(full, relay_tokens_per_s)])
         price = np.concatenate([price, [_least_usd(c) for c in level.relays]])
-    enough = tokens[:, None] + relief[:, None] * makes >= bounds.tokens_per_s * (1 - 1e-9)
+    enough = tokens[:, None] + relief[:, None] * makes >= total * (1 - 1e-9)
     return float(np.where(enough, usd[:, None] + price, math.inf).min())
 
 

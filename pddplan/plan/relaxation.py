@@ -9,6 +9,7 @@ the program's optimum is a lower bound. Intervals are split until plans and boun
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +22,7 @@ from pddplan.serve.context import Context
 from pddplan.serve.demand import Demand
 from pddplan.serve.deployment import Deployment, LineChoice
 from pddplan.serve.equilibrium import HELD_TOLERANCE
-from pddplan.serve.line_stage import LineState, kinds, line_state, transfer
+from pddplan.serve.line_stage import LineState, Transfer, kinds, line_state, transfer
 from pddplan.serve.prefill_stage import PrefillStage
 from pddplan.serve.residency import gap_cdf
 
@@ -68,10 +69,12 @@ def tuple_bounds(
     q: tuple[float, float],
     pace: Pace,
     use_filter: bool = False,
-) -> Bounds | Excuse:
+    worth: Callable[[float], bool] | None = None,
+) -> Bounds | Excuse | None:
     """Optimistic figures of a tuple; ``main`` and ``relay`` only lend their NICs (the fastest of their role).
 
-    The filter may keep back what last turns would send, 1/turns of the bytes at most.
+    The filter may keep back what last turns would send, 1/turns of the bytes at most. ``worth``, asked with the most
+    tokens/s that relays can take, may stop the work half way: then None.
     """
     demand, rate = context.demand, context.rate
     deployment = Deployment(
@@ -81,29 +84,22 @@ def tuple_bounds(
         line=line,
         decode_cache=context.scenario.engine.decode_prefix_sharing,
     )
-    move = transfer(demand, deployment, stage, context.nic_goodput)
+    key = (id(prefill), instances, id(line))
+    known = pace.moves.get(key)
+    move = known[1] if known and known[0] is stage else transfer(demand, deployment, stage, context.nic_goodput)
+    pace.moves[key] = (stage, move)
     sent = 1.0 - 1.0 / max(context.scenario.workload.sessions.turns, 1.0) if use_filter else 1.0
     state = line_state(demand, move, stage, rate, q[1], sent)
     worst = line_state(demand, move, stage, rate, q[0]) if q[0] < q[1] or use_filter else state
     if state.rho > context.cap_line * (1 + 1e-9):
         return Excuse("line_utilization", state.rho, context.cap_line, "", "line")
     weight, low_weight = kinds(demand, q[1]), kinds(demand, q[0])
-    first = stage.time_s + context.scenario.engine.router_delay_s
-    on_prefill = context.scenario.workload.first_token == "on_prefill"
-    limits = context.limits("ttft")
-    shape = weight.shape
-    direct = np.empty((len(limits), *shape))
-    relayed = np.zeros((len(limits), *shape))
-    for i, limit in enumerate(limits):
-        room = limit.limit_s * (1 + 1e-9) - first
-        gap = np.broadcast_to(room[None, :, None], state.exposed.shape)
-        if not on_prefill:
-            gap = gap - state.exposed
-        direct[i] = (in_time(stage, gap) * state.probability).sum(axis=2)
-        if relay is not None:
-            rest = room if on_prefill else room - move.rdma_s
-            relayed[i] = np.broadcast_to(in_time(stage, rest), shape)
     least, most, hold = _relay_figures(demand, state, worst, pace, use_filter)
+    longer = np.maximum(most[1] - most[0], 0.0)
+    shift = rate * (q[1] - q[0]) * float(demand.atoms.weight @ longer)
+    if worth is not None and not worth(rate * float((weight * most).sum()) + shift):
+        return None
+    direct, relayed = _prompt_shares(context, stage, state, move, relay is not None)
     worst_way, lag = math.inf, 1.0
     if worst.rho < 1.0:
         worst_way = rate * float((low_weight * worst.line_time * demand.kv_prompt).sum())
@@ -111,7 +107,6 @@ def tuple_bounds(
         lag = float((low_weight[..., None] * worst.probability * gap_cdf(after, context.gap)).sum())
     work = demand.atoms.weight * demand.atoms.output
     held = float((work * (demand.atoms.prompt + demand.atoms.output / 2)).sum() / work.sum())
-    longer = np.maximum(most[1] - most[0], 0.0)
     return Bounds(
         classes=_merge(weight, least, most, hold, direct, relayed),
         bytes_per_s=rate * state.bytes_per_request,
@@ -120,9 +115,30 @@ def tuple_bounds(
         idle_needed_bytes=context.idle_for_share(q[0] - HELD_TOLERANCE),
         kv_running=float(demand.kv_at(np.asarray(held))),
         tokens_per_s=rate * demand.atoms.mean(demand.atoms.output),
-        shift_tokens_per_s=rate * (q[1] - q[0]) * float(demand.atoms.weight @ longer),
+        shift_tokens_per_s=shift,
         lag_share=lag if relay is not None else 0.0,
     )
+
+
+def _prompt_shares(
+    context: Context, stage: PrefillStage, state: LineState, move: Transfer, relays: bool
+) -> tuple[Array, Array]:
+    """P(TTFT <= limit) by limit and kind of request, (limits, 2, atoms): sent directly, and relayed (0 without)."""
+    first = stage.time_s + context.scenario.engine.router_delay_s
+    on_prefill = context.scenario.workload.first_token == "on_prefill"
+    limits = context.limits("ttft")
+    shape = state.exposed.shape[:2]
+    direct = np.empty((len(limits), *shape))
+    relayed = np.zeros((len(limits), *shape))
+    for i, limit in enumerate(limits):
+        room = limit.limit_s * (1 + 1e-9) - first
+        gap = np.broadcast_to(room[None, :, None], state.exposed.shape)
+        if not on_prefill:
+            gap = gap - state.exposed
+        direct[i] = (in_time(stage, gap) * state.probability).sum(axis=2)
+        if relays:
+            relayed[i] = np.broadcast_to(in_time(stage, room if on_prefill else room - move.rdma_s), shape)
+    return direct, relayed
 
 
 def _relay_figures(

@@ -18,7 +18,7 @@ from pddplan.plan.choices import DecodeChoice
 from pddplan.plan.levels import roots, sibling_of
 from pddplan.plan.options import PoolOption
 from pddplan.plan.program import solve_program
-from pddplan.plan.prune import Point
+from pddplan.plan.prune import Point, cheapest_pair, least_beside
 from pddplan.plan.relaxation import in_time, tuple_bounds
 from pddplan.plan.state import GAP, Found, Node, Search
 from pddplan.serve.context import Context
@@ -81,11 +81,21 @@ def _prompt_enough(search: Search, node: Node, stage: PrefillStage) -> bool:
 
 def _children(search: Search, node: Node, bound: float, stage: PrefillStage) -> list[tuple[Node, float]]:
     context = search.context
+    beside = least_beside(node.tuple)
     bounds = tuple_bounds(
-        context, node.prefill, stage, node.instances, node.line, *node.pace.fastest, node.q, node.pace, node.use_filter
+        context,
+        node.prefill,
+        stage,
+        node.instances,
+        node.line,
+        *node.pace.fastest,
+        node.q,
+        node.pace,
+        node.use_filter,
+        lambda tokens_per_s: cheapest_pair(context, node.tuple, tokens_per_s) + beside < search.limit,
     )
-    if isinstance(bounds, Excuse):
-        search.stage_excuses.append(bounds)
+    if bounds is None or isinstance(bounds, Excuse):
+        search.stage_excuses += [] if bounds is None else [bounds]
         return []
     relaxed = solve_program(context, node.tuple, bounds, search.limit, node.q[1])
     search.programs += 1
