@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,13 @@ class DecodeChoice:
     drag: tuple[tuple[float, float], ...]  # tokens/s of an instance <= a - b u, u its share of time in extend passes
     resting: tuple[float, float]  # running requests >= resting[0] + resting[1] x tokens/s (tangent, main decode)
     relief: float = 1.0  # main decode's tokens that one of the relay's can spare
+
+    @cached_property
+    def least_usd_per_hour(self) -> float:
+        """Least that the choice adds to the bill: nothing for owned chips [USD/h]."""
+        offer = self.option.offer
+        rented = max(self.instances * self.option.chips - offer.owned_chips, 0)
+        return rented * offer.usd_per_hour
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,11 +46,11 @@ class PoolOption:
     min_instances: int  # above 1 only where the user pins the count
     pinned: bool = False  # the user asks what so many instances give: they are part of every plan
 
-    @property
+    @cached_property
     def chips(self) -> int:
         return self.service.chips_per_instance
 
-    @property
+    @cached_property
     def usd_per_hour(self) -> float:
         """Price of one instance: chips, energy, host cache; whole-node rounding comes on top [USD/h]."""
         per_chip = self.offer.usd_per_hour + energy_usd_per_chip_hour(self.offer, self.site)

@@ -79,10 +79,10 @@ def without_hopeless(context: Context, level: Tuple, bounds: Bounds, limit_usd_p
         for c in level.mains
         if c.tokens_per_s >= needed
         and (math.isinf(c.running_bytes) or c.room_bytes - c.running_bytes <= memory)
-        and _least_usd(c) <= room
+        and c.least_usd_per_hour <= room
     )
-    left = room - min((_least_usd(c) for c in mains), default=math.inf)
-    relays = tuple(c for c in level.relays if _least_usd(c) <= left)
+    left = room - min((c.least_usd_per_hour for c in mains), default=math.inf)
+    relays = tuple(c for c in level.relays if c.least_usd_per_hour <= left)
     return replace(level, mains=mains, relays=relays)
 
 
@@ -94,21 +94,14 @@ def cheapest_pair(context: Context, level: Tuple, relay_tokens_per_s: float) -> 
     total = context.rate * context.demand.atoms.mean(context.demand.atoms.output)
     tokens = np.array([c.tokens_per_s for c in level.mains])
     relief = np.array([c.relief for c in level.mains])
-    usd = np.array([_least_usd(c) for c in level.mains])
+    usd = np.array([c.least_usd_per_hour for c in level.mains])
     makes, price = np.zeros(1), np.zeros(1)
     if level.relays:
         full = np.array([math.inf if level.use_filter else c.tokens_per_s + context.rate for c in level.relays])
         makes = np.concatenate([makes, np.minimum(full, relay_tokens_per_s)])
-        price = np.concatenate([price, [_least_usd(c) for c in level.relays]])
+        price = np.concatenate([price, [c.least_usd_per_hour for c in level.relays]])
     enough = tokens[:, None] + relief[:, None] * makes >= total * (1 - 1e-9)
     return float(np.where(enough, usd[:, None] + price, math.inf).min())
-
-
-def _least_usd(choice: DecodeChoice) -> float:
-    """Least that a choice adds to the bill: nothing for owned chips [USD/h]."""
-    offer = choice.option.offer
-    rented = max(choice.instances * choice.option.chips - offer.owned_chips, 0)
-    return rented * offer.usd_per_hour
 
 
 def least_beside(level: Tuple) -> float:
