@@ -75,9 +75,6 @@ def solve_program(
 
     Without ``whole_numbers`` the counts may be fractions: a weaker bound, but quicker; its plan means nothing.
     """
-    from scipy.optimize import Bounds as Box
-    from scipy.optimize import LinearConstraint, milp
-
     if not _in_reach(context, bounds):
         return None
     level = without_hopeless(context, whole, bounds, limit_usd_per_hour, q_high)
@@ -113,24 +110,36 @@ def solve_program(
     if not n_relay:
         upper[x], upper[y] = 0.0, 0.0
     integral = np.zeros(total)
-    integral[: n_main + n_relay] = 1
-    integral[first_node:] = 1
+    if whole_numbers:
+        integral[: n_main + n_relay] = 1
+        integral[first_node:] = 1
+    solved = _highs(costs, integral, upper, rows)
+    if solved is None:
+        return None
+    values, bound = solved
+    chosen = np.flatnonzero(values[relays] > 0.5) if n_relay else np.empty(0, dtype=int)
+    relay = level.relays[int(chosen[0])] if chosen.size else None
+    return Relaxed(bound + constant, Point(level.instances, level.mains[int(np.argmax(values[mains]))], relay))
+
+
+def _highs(costs: Array, integral: Array, upper: Array, rows: _Rows) -> tuple[Array, float] | None:
+    """Solution and dual bound of ``min costs x`` over the rows, 0 <= x <= upper; None where there is none."""
+    from scipy.optimize import Bounds as Box
+    from scipy.optimize import LinearConstraint, milp
+
     answer = milp(
         costs,
-        integrality=integral if whole_numbers else np.zeros(total),
-        bounds=Box(np.zeros(total), upper),
+        integrality=integral,
+        bounds=Box(np.zeros(costs.size), upper),
         constraints=LinearConstraint(np.array(rows.matrix), rows.low, rows.high),
         options={"mip_rel_gap": MIP_GAP, "presolve": True},
     )
     if answer.x is None:
         return None
-    chosen = np.flatnonzero(answer.x[relays] > 0.5) if n_relay else np.empty(0, dtype=int)
-    relay = level.relays[int(chosen[0])] if chosen.size else None
-    point = Point(level.instances, level.mains[int(np.argmax(answer.x[mains]))], relay)
-    if not whole_numbers:
-        return Relaxed(float(answer.fun) + constant, point)
+    if not integral.any():
+        return answer.x, float(answer.fun)
     cost = float(costs @ np.round(answer.x * integral, 0))
-    return Relaxed(min(cost, float(answer.mip_dual_bound)) + constant, point)
+    return answer.x, min(cost, float(answer.mip_dual_bound))
 
 
 def _in_reach(context: Context, bounds: Bounds) -> bool:

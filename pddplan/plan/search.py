@@ -14,9 +14,7 @@ import time
 from dataclasses import replace
 
 from pddplan.errors import Excuse
-from pddplan.plan.choices import DecodeChoice
 from pddplan.plan.levels import roots, sibling_of
-from pddplan.plan.options import PoolOption
 from pddplan.plan.program import solve_program
 from pddplan.plan.prune import Point, cheapest_pair, least_beside
 from pddplan.plan.relaxation import in_time, tuple_bounds
@@ -109,8 +107,6 @@ def _children(search: Search, node: Node, bound: float, stage: PrefillStage) -> 
             return []
         cuts = replace(node.cuts, exact=(*node.cuts.exact, relaxed.point))
         return [(replace(node, cuts=cuts), new_bound)]
-    if search.best is None:
-        _repair(search, node, relaxed.point, found)
     return _split(search, node, relaxed.point, found, new_bound)
 
 
@@ -183,49 +179,6 @@ def _deployment(context: Context, node: Node, point: Point) -> Deployment:
         decode_cache=context.scenario.engine.decode_prefix_sharing,
         use_filter=node.use_filter and relay is not None,
     )
-
-
-def _repair(search: Search, node: Node, point: Point, found: Found) -> None:
-    """First incumbent: raise the count of whatever stage fails until the plan holds or nothing is left to raise."""
-    context = search.context
-    for _ in range(12):
-        grown = _grow(search, node, point, found)
-        if grown is None:
-            return
-        point = grown
-        if isinstance(context.prefill_stage(node.prefill.pool(point.prefill), context.rate), Excuse):
-            return
-        found = search.try_plan(_deployment(context, node, point))
-        if found.evaluation.feasible:
-            return
-
-
-def _grow(search: Search, node: Node, point: Point, found: Found) -> Point | None:
-    if not found.evaluation.excuses:
-        return None
-    owner = found.evaluation.excuses[0].subject
-    main, relay = point.main, point.relay
-    if owner in ("prefill", "prefill_queue") and point.prefill < node.prefill.max_instances:
-        return replace(point, prefill=point.prefill + 1)
-    if owner in ("relay", "relay_decode", "line", "hand_over") and node.relays:
-        option = relay.option if relay is not None else node.relays[0].option
-        count = relay.instances + 1 if relay is not None else option.min_instances
-        grown = _choice(node.relays, option, count)
-        if grown is not None and _fits(search.context, node, replace(point, relay=grown)):
-            return replace(point, relay=grown)
-    excuse = found.evaluation.excuses[0]
-    ratio = excuse.value / excuse.limit if excuse.constraint == "main_decode_throughput" and excuse.limit > 0 else 1.0
-    wanted = max(main.instances + 1, math.ceil(main.instances * min(ratio, 1e3)))
-    grown = _choice(node.mains, main.option, min(wanted, main.option.max_instances))
-    if grown is not None and grown.instances <= main.instances:
-        return None
-    if grown is None or not _fits(search.context, node, replace(point, main=grown)):
-        return None
-    return replace(point, main=grown)
-
-
-def _choice(choices: tuple[DecodeChoice, ...], option: PoolOption, count: int) -> DecodeChoice | None:
-    return next((c for c in choices if c.option is option and c.instances == count), None)
 
 
 def _fits(context: Context, node: Node, point: Point) -> bool:
