@@ -15,13 +15,16 @@ from pddplan.plan.records import Fix, PlanResult
 from pddplan.plan.state import Found, Search
 from pddplan.serve.context import Context
 from pddplan.serve.deployment import Deployment, LineChoice
+from pddplan.serve.evaluate import evaluate
 from pddplan.serve.slo import constraint_name
 from pddplan.spec.catalogue import catalogue_date
 from pddplan.spec.types import Link, Scenario, Site, SloLimit
 
 CHIP_FACTORS = (1.25, 1.5, 2, 3, 4, 8, 16)
 LINE_FACTORS = (2, 4, 10, 20, 40, 100)
-SECONDS_PER_TRIAL = 20.0
+SECONDS_PER_TRIAL = 4.0
+SECONDS_FOR_FIXES = 12.0
+RATE_STEPS = 7  # halvings of the bracket for the rate that the offered chips do hold
 MAX_FIXES = 4
 
 Solve = Callable[..., Search]
@@ -199,11 +202,18 @@ def _sentence(excuse: Excuse) -> str:
 def find_fixes(context: Context, search: Search, cheapest: Solve, deadline: float) -> tuple[Fix, ...]:
     """Single changes that were applied and solved again, cheapest first: SLO values, chips, line tiers, streams."""
     found = [*_slo_fixes(context, search)]
-    until = min(time.monotonic() + SECONDS_PER_TRIAL * 2, deadline)
+    until = min(time.monotonic() + SECONDS_FOR_FIXES, deadline)
+    for limit in _broken_limits(context, search):
+        if not any(limit_key(limit) in override for fix in found for override in fix.overrides):
+            fix = _looser(context, limit, cheapest, until)
+            found += [fix] if fix is not None else []
     for family in (*_chip_families(context.scenario), *_line_families(context.scenario)):
         fix = _least_change(context, family, cheapest, until)
         if fix is not None:
             found.append(fix)
+    if not found:
+        fix = _lower_rate(context, search, cheapest, min(time.monotonic() + SECONDS_PER_TRIAL, deadline))
+        found += [fix] if fix is not None else []
     found.sort(key=lambda f: (f.usd_per_hour if f.usd_per_hour is not None else math.inf, f.what))
     return tuple(found[:MAX_FIXES])
 
@@ -257,13 +267,65 @@ def _slo_fixes(context: Context, search: Search) -> Iterator[Fix]:
         yield Fix(f"{excuse.constraint} limit of {value * 1.005:.3g} s", (f"{key}={shown}",), found.usd_per_hour)
 
 
+def _broken_limits(context: Context, search: Search) -> list[SloLimit]:
+    """Limits that the nearest plan breaks."""
+    closest = nearest_plan(search)
+    broken = {e.constraint for e in closest.evaluation.excuses} if closest is not None else set()
+    return [limit for limit in context.scenario.slo if constraint_name(limit) in broken]
+
+
+def limit_key(limit: SloLimit) -> str:
+    """Key path of a limit, as ``--set`` takes it."""
+    unit = "ms" if limit.metric in ("tpot", "pause") else "s"
+    return f"slo.{limit.metric}_{unit}.p{limit.quantile * 100:g}"
+
+
+def _looser(context: Context, limit: SloLimit, cheapest: Solve, until: float) -> Fix | None:
+    """Drop one limit, find a plan, and ask for what it reaches."""
+    from pddplan.plan.solve import prepare
+
+    if time.monotonic() >= until:
+        return None
+    scenario = replace(context.scenario, slo=tuple(s for s in context.scenario.slo if s is not limit))
+    trial = prepare(scenario)
+    deadline = min(time.monotonic() + SECONDS_PER_TRIAL, until)
+    best = cheapest(trial, search_budget(scenario), deadline, first_only=True).best
+    if best is None:
+        return None
+    loose = replace(limit, limit_s=1e6)
+    open_ended = replace(trial, scenario=replace(scenario, slo=(*scenario.slo, loose)))
+    reached = evaluate(open_ended, best.deployment, detail=True).slo
+    value = next(v.value_s for v in reached if (v.metric, v.quantile) == (limit.metric, limit.quantile))
+    key, shown = _slo_key(limit, value)
+    return Fix(f"{constraint_name(limit)} limit of {value * 1.005:.3g} s", (f"{key}={shown}",), best.usd_per_hour)
+
+
+def _lower_rate(context: Context, search: Search, cheapest: Solve, until: float) -> Fix | None:
+    """Largest rate, of a short bisection, that the offered chips and lines do hold."""
+    low, high, best = 0.0, context.rate, None
+    for _ in range(RATE_STEPS):
+        if time.monotonic() >= until:
+            break
+        rate = float(f"{(low + high) / 2:.3g}")
+        found = cheapest(
+            context.at_rate(rate), search.budget_usd_per_hour, until, None, search.shop, first_only=True
+        ).best
+        if found is None:
+            high = rate
+        else:
+            low, best = rate, found
+    if best is None:
+        return None
+    what = f"{low:g} requests/s (now {context.rate:g})"
+    return Fix(what, (f"workload.request_rate_per_s={low:g}",), best.usd_per_hour)
+
+
 def _slo_key(limit: SloLimit, value_s: float) -> tuple[str, str]:
-    scale, unit = (1000.0, "ms") if limit.metric in ("tpot", "pause") else (1.0, "s")
-    name = f"p{limit.quantile * 100:g}"
+    scale = 1000.0 if limit.metric in ("tpot", "pause") else 1.0
     # three digits, rounded up, so that the value itself is inside
     digits = 2 - math.floor(math.log10(value_s * scale))
     shown = math.ceil(value_s * scale * 1.002 * 10**digits) / 10**digits
-    return f"slo.{limit.metric}_{unit}.{name}", f"{shown:g}"
+    return limit_key(limit), f"{shown:g}"
 
 
 def _chip_families(scenario: Scenario) -> Iterator[list[Change]]:

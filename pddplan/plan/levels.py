@@ -13,7 +13,6 @@ from pddplan.errors import Excuse
 from pddplan.plan.choices import DecodeChoice, Pace, decode_choices, pace_of
 from pddplan.plan.options import PoolOption, site_pairs
 from pddplan.plan.program import fixed_usd_per_hour, solve_program
-from pddplan.plan.prune import Cuts
 from pddplan.plan.relaxation import least_share, tuple_bounds
 from pddplan.plan.state import Node, Search
 from pddplan.serve.context import Context
@@ -55,7 +54,7 @@ def roots(search: Search) -> list[tuple[Node, float]]:
                         rest = next(
                             (usd for (low, high), usd in rests.items() if low <= q[0] and q[1] <= high), -math.inf
                         )
-                        node = Node(prefill, least, line, mains, relays, q, Cuts(), use_filter, least, rest, pace)
+                        node = Node(prefill, least, line, mains, relays, q, use_filter, least, rest, pace)
                         found.append((node, _simple_bound(context, node, least)))
     return found
 
@@ -108,7 +107,7 @@ def _rest_bounds(
     found: dict[tuple[float, float], float] = {}
     levels = hit_levels(search, widest, mains)
     for index, q in enumerate(levels):
-        node = Node(prefill, count, widest, mains, relays, q, Cuts(), False, count, 0.0, pace)
+        node = Node(prefill, count, widest, mains, relays, q, False, count, 0.0, pace)
         bounds = tuple_bounds(context, prefill, stage, count, widest, *pace.fastest, q, pace)
         if bounds is None or isinstance(bounds, Excuse):
             continue
@@ -116,7 +115,7 @@ def _rest_bounds(
         # on a slower line more is under way, so that large memories may belong to a lower level than here
         bounds = replace(bounds, classes=replace(bounds.classes, most=most), under_way_worst=math.inf)
         # with all of an offer's chips in prefill nothing would be left for the rest: its own share is not counted here
-        relaxed = solve_program(context, replace(node.tuple, instances=0), bounds, math.inf, q[1], whole_numbers=False)
+        relaxed = solve_program(context, replace(node.level, instances=0), bounds, math.inf, q[1], whole_numbers=False)
         search.programs += 1
         traffic = 0.0
         if widest is not None:
@@ -200,11 +199,7 @@ def _whole_nodes(offers: dict[str, ChipOffer], node: Node) -> bool:
 
 def sibling_of(context: Context, node: Node) -> tuple[Node, float] | None:
     """The same level with one more prefill instance, opened by the node that has neither been cut nor split."""
-    if (
-        node.instances >= min(node.prefill.max_instances, IDLE_FACTOR * node.least + IDLE_EXTRA)
-        or node.cuts != Cuts()
-        or not node.whole
-    ):
+    if node.instances >= min(node.prefill.max_instances, IDLE_FACTOR * node.least + IDLE_EXTRA) or not node.fresh:
         return None
     option = node.prefill
     free = option.offer.owned_chips > 0 or option.chips % option.offer.buy_in != 0

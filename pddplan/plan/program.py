@@ -9,7 +9,11 @@ tokens, idle memory that the tuple's hit rate needs, inventory, power, budget, a
 
 from __future__ import annotations
 
+import ctypes
 import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,18 +126,43 @@ def solve_program(
     return Relaxed(bound + constant, Point(level.instances, level.mains[int(np.argmax(values[mains]))], relay))
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Nothing that C code prints gets out: HiGHS writes some warnings to stdout whatever its options say, and there
+    they would stand in the middle of the answer. The C library keeps its own buffer, which must be emptied too."""
+    try:
+        kept = os.dup(1)
+    except OSError:  # stdout is closed
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    library = ctypes.CDLL(None) if os.name == "posix" else None
+    if library is not None:
+        library.fflush(None)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        if library is not None:
+            library.fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
+
+
 def _highs(costs: Array, integral: Array, upper: Array, rows: _Rows) -> tuple[Array, float] | None:
     """Solution and dual bound of ``min costs x`` over the rows, 0 <= x <= upper; None where there is none."""
     from scipy.optimize import Bounds as Box
     from scipy.optimize import LinearConstraint, milp
 
-    answer = milp(
-        costs,
-        integrality=integral,
-        bounds=Box(np.zeros(costs.size), upper),
-        constraints=LinearConstraint(np.array(rows.matrix), rows.low, rows.high),
-        options={"mip_rel_gap": MIP_GAP, "presolve": True},
-    )
+    with _quiet():
+        answer = milp(
+            costs,
+            integrality=integral,
+            bounds=Box(np.zeros(costs.size), upper),
+            constraints=LinearConstraint(np.array(rows.matrix), rows.low, rows.high),
+            options={"mip_rel_gap": MIP_GAP, "presolve": True},
+        )
     if answer.x is None:
         return None
     if not integral.any():

@@ -1,6 +1,6 @@
 """Best-first search over level tuples: the integer program inside bounds, the full model decides.
 
-A node is (prefill option and count, line, interval of the hit share q, cuts). Its bound is the program's optimum; its
+A node is (prefill option and count, line, interval of the hit share q). Its bound is the program's optimum; its
 plan is re-evaluated by the full model. Holds: incumbent. Fails: the interval is split at the plan's own q, or plans
 with no larger counts are cut. The search ends when no node's bound lies below the incumbent: the gap is proven.
 """
@@ -16,7 +16,7 @@ from dataclasses import replace
 from pddplan.errors import Excuse
 from pddplan.plan.levels import roots, sibling_of
 from pddplan.plan.program import solve_program
-from pddplan.plan.prune import Point, cheapest_pair, least_beside
+from pddplan.plan.prune import Cuts, Point, cheapest_pair, least_beside
 from pddplan.plan.relaxation import in_time, tuple_bounds
 from pddplan.plan.state import GAP, Found, Node, Search
 from pddplan.serve.context import Context
@@ -79,7 +79,7 @@ def _prompt_enough(search: Search, node: Node, stage: PrefillStage) -> bool:
 
 def _children(search: Search, node: Node, bound: float, stage: PrefillStage) -> list[tuple[Node, float]]:
     context = search.context
-    beside = least_beside(node.tuple)
+    beside = least_beside(node.level)
     bounds = tuple_bounds(
         context,
         node.prefill,
@@ -90,12 +90,13 @@ def _children(search: Search, node: Node, bound: float, stage: PrefillStage) -> 
         node.q,
         node.pace,
         node.use_filter,
-        lambda tokens_per_s: cheapest_pair(context, node.tuple, tokens_per_s) + beside < search.limit,
+        lambda tokens_per_s: cheapest_pair(context, node.level, tokens_per_s) + beside < search.limit,
     )
     if bounds is None or isinstance(bounds, Excuse):
         search.stage_excuses += [] if bounds is None else [bounds]
         return []
-    relaxed = solve_program(context, node.tuple, bounds, search.limit, node.q[1])
+    level = replace(node.level, cuts=search.cuts.get(node.place, Cuts()))
+    relaxed = solve_program(context, level, bounds, search.limit, node.q[1])
     search.programs += 1
     if relaxed is None or relaxed.bound_usd_per_hour >= search.limit:
         return []
@@ -105,8 +106,9 @@ def _children(search: Search, node: Node, bound: float, stage: PrefillStage) -> 
         if found.usd_per_hour <= new_bound * (1 + GAP / 2):
             search.closed = min(search.closed, new_bound)
             return []
-        cuts = replace(node.cuts, exact=(*node.cuts.exact, relaxed.point))
-        return [(replace(node, cuts=cuts), new_bound)]
+        cuts = search.cuts.get(node.place, Cuts())
+        search.cuts[node.place] = replace(cuts, exact=(*cuts.exact, relaxed.point))
+        return [(replace(node, fresh=False), new_bound)]
     return _split(search, node, relaxed.point, found, new_bound)
 
 
@@ -152,21 +154,23 @@ def _split(search: Search, node: Node, point: Point, found: Found, bound: float)
     low, high = node.q
     if math.isfinite(q) and low < q < high - SPLIT_MARGIN:
         return [
-            (replace(node, q=(low, q), whole=False), bound),
-            (replace(node, q=(q, high), whole=False), bound),
+            (replace(node, q=(low, q), fresh=False), bound),
+            (replace(node, q=(q, high), fresh=False), bound),
         ]
     point, found = _largest_refused(search, node, point, found)
-    cuts = replace(node.cuts, below=(*node.cuts.below, point))
+    cuts = search.cuts.get(node.place, Cuts())
     if point.relay is not None and not found.evaluation.relay_limited:
-        cuts = replace(node.cuts, any_relay=(*node.cuts.any_relay, point))
+        search.cuts[node.place] = replace(cuts, any_relay=(*cuts.any_relay, point))
+    else:
+        search.cuts[node.place] = replace(cuts, below=(*cuts.below, point))
     middle = (low + high) / 2
     if not math.isfinite(q) and high - low > 2 * SPLIT_MARGIN:
         # no equilibrium to split at: halve, so that either half's figures come closer to its plans
         return [
-            (replace(node, cuts=cuts, q=(low, middle), whole=False), bound),
-            (replace(node, cuts=cuts, q=(middle, high), whole=False), bound),
+            (replace(node, q=(low, middle), fresh=False), bound),
+            (replace(node, q=(middle, high), fresh=False), bound),
         ]
-    return [(replace(node, cuts=cuts), bound)]
+    return [(replace(node, fresh=False), bound)]
 
 
 def _deployment(context: Context, node: Node, point: Point) -> Deployment:

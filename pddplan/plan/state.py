@@ -51,6 +51,7 @@ class Search:
     stage_excuses: list[Excuse] = field(default_factory=list)
     seen: dict[tuple[object, ...], Found] = field(default_factory=dict)
     prompt: dict[tuple[int, int], bool] = field(default_factory=dict)
+    cuts: dict[tuple[int, int, bool], Cuts] = field(default_factory=dict)  # by Node.place, for all levels and counts
     programs: int = 0
     evaluations: int = 0
     choices: dict[str, tuple[tuple[DecodeChoice, ...], tuple[DecodeChoice, ...]]] = field(default_factory=dict)
@@ -99,13 +100,18 @@ class Node:
     mains: tuple[DecodeChoice, ...]
     relays: tuple[DecodeChoice, ...]
     q: tuple[float, float]
-    cuts: Cuts
     use_filter: bool
     least: int  # least stable prefill count
     rest_usd_per_hour: float  # least cost of everything but prefill and line, see _rest_bounds
     pace: Pace
-    whole: bool = True  # a starting interval of q: the node that opens the next count
+    fresh: bool = True  # a starting interval of q, not looked at yet: it opens the next prefill count
 
     @property
-    def tuple(self) -> Tuple:
-        return Tuple(self.prefill, self.instances, self.line, self.mains, self.relays, self.cuts, self.use_filter)
+    def level(self) -> Tuple:
+        """The node's part of the program, without cuts."""
+        return Tuple(self.prefill, self.instances, self.line, self.mains, self.relays, Cuts(), self.use_filter)
+
+    @property
+    def place(self) -> tuple[int, int, bool]:
+        """What a refused plan has in common with the plans it cuts off: prefill option, line and filter."""
+        return (id(self.prefill), id(self.line), self.use_filter)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 from concurrent.futures import ProcessPoolExecutor
@@ -15,7 +16,7 @@ from pddplan.errors import Excuse
 from pddplan.plan.choices import pace_of
 from pddplan.plan.levels import roots
 from pddplan.plan.options import PoolOption, build_shop
-from pddplan.plan.program import solve_program
+from pddplan.plan.program import _quiet, solve_program
 from pddplan.plan.relaxation import tuple_bounds
 from pddplan.plan.solve import cheapest, prepare
 from pddplan.plan.state import GAP, Node, Search
@@ -148,6 +149,16 @@ def _shape(deployment: Deployment) -> tuple[object, ...]:
     return (*pools, None if line is None else (line.tier, line.lines))
 
 
+def test_the_program_keeps_stdout_clean(capfd: pytest.CaptureFixture[str]) -> None:
+    """HiGHS prints some warnings past Python; they would stand in the middle of a JSON answer."""
+    library = ctypes.CDLL(None)
+    with _quiet():
+        library.printf(b"HighsMipSolverData::something")
+    library.printf(b"kept")
+    library.fflush(None)
+    assert capfd.readouterr().out == "kept"
+
+
 # ---------------------------------------------------------------- the rows of the integer program
 
 ROW_WORLDS = 60
@@ -229,6 +240,6 @@ def _bounds_of(context: Context, node: Node, deployment: Deployment, evaluation:
         bounds = tuple_bounds(
             context, node.prefill, stage, node.instances, node.line, *pace.fastest, q, pace, node.use_filter
         )
-        relaxed = None if isinstance(bounds, Excuse) else solve_program(context, node.tuple, bounds, math.inf, q[1])
+        relaxed = None if isinstance(bounds, Excuse) else solve_program(context, node.level, bounds, math.inf, q[1])
         found.append(math.inf if relaxed is None else relaxed.bound_usd_per_hour)
     return found

@@ -7,12 +7,13 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from pddplan.plan.records import PlanResult
 from pddplan.plan.solve import cheapest, prepare, solve
-from pddplan.spec.load import load_scenario_text
+from pddplan.spec.load import load_scenario, load_scenario_text
 from pddplan.spec.types import ChipOffer, LineTier, Link, Metric, Scenario
 from tests.plan.small_worlds import world
 
@@ -222,7 +223,6 @@ BETTER: dict[str, Callable[[Scenario], Scenario]] = {
     "looser tpot": lambda s: _looser(s, "tpot"),
     "faster line": lambda s: _tiers(s, lambda t: replace(t, gbit_per_s=2 * t.gbit_per_s)),
     "cheaper line": lambda s: _tiers(s, _cheaper_tier),
-    "more streams": lambda s: _links(s, lambda k: replace(k, streams=2 * k.streams)),
     "shorter way": lambda s: _links(s, lambda k: replace(k, rtt_s=0.5 * k.rtt_s)),
     "half the rate": _slower,
 }
@@ -240,6 +240,18 @@ def test_better_never_costs_more_in_small_worlds(seed: int) -> None:
     before = least_usd_per_hour(given)
     after = {name: least_usd_per_hour(change(given)) for name, change in BETTER.items()}
     assert {name: usd for name, usd in after.items() if usd > before * (1 + GAP)} == {}
+
+
+# A faster line leaves the relay fewer tokens, and main decode more than its instances hold. What is missing is a plan
+# that hands over later than it could; of 200 small worlds two show it.
+FASTER_IS_WORSE = [(101, "faster line"), (126, "faster line"), (126, "shorter way")]
+
+
+@pytest.mark.xfail(reason="a plan can't yet keep requests on the relay beyond their transfer", strict=True)
+@pytest.mark.parametrize(("seed", "name"), FASTER_IS_WORSE)
+def test_a_faster_line_never_costs_more_even_beside_a_busy_relay(seed: int, name: str) -> None:
+    given = world(seed)
+    assert least_usd_per_hour(BETTER[name](given)) <= least_usd_per_hour(given) * (1 + GAP)
 
 
 def test_a_faster_line_can_pay_off() -> None:
@@ -310,3 +322,39 @@ def test_goodput_of_all_chips() -> None:
     assert feasible_at(result.value, math.inf)
     assert not feasible_at(1.002 * result.value, math.inf)
     assert result.value >= (goodput(BUDGET).value or math.inf) * (1 - GAP)
+
+
+# ---------------------------------------------------------------- the example
+
+AGENT = Path(__file__).parents[2] / "examples" / "agent_64k.yaml"
+
+
+@cache
+def agent(*overrides: str) -> PlanResult:
+    return solve(load_scenario(AGENT, overrides=overrides), time_limit_s=60)
+
+
+def test_agent_64k_moves_with_its_rate() -> None:
+    plain, half, triple = agent(), agent(f"{RATE}=5"), agent(f"{RATE}=30")
+    assert plain.status == half.status == "feasible"
+    assert plain.value is not None and half.value is not None
+    assert half.value <= plain.value * (1 + GAP)
+    assert triple.status == "infeasible" or (triple.value or 0.0) > plain.value
+
+
+def test_agent_64k_adds_up() -> None:
+    result = agent()
+    assert result.cost is not None and result.evaluation is not None
+    links = sum(k.usd_per_hour for k in result.links)
+    roles = sum(r.usd_per_hour for r in result.roles)
+    assert roles + links + result.cost.other_usd_per_hour == pytest.approx(result.value, rel=ROUNDING)
+    assert all(r.chips == r.instances * r.tp * r.pp * r.dp for r in result.roles)
+    routing = result.evaluation.routing
+    assert routing.direct_share + routing.relay_share + routing.filtered_share == pytest.approx(1.0, abs=ROUNDING)
+    assert routing.relay_share > 0
+
+
+def test_agent_64k_in_50_ms_can_not_be_had() -> None:
+    result = agent("slo.ttft_s={p99: 0.05}")
+    assert result.status == "infeasible"
+    assert any(e.constraint == "ttft_p99" and e.value > e.limit for e in result.excuses)
