@@ -161,7 +161,7 @@ def test_the_program_keeps_stdout_clean(capfd: pytest.CaptureFixture[str]) -> No
 
 # ---------------------------------------------------------------- the rows of the integer program
 
-ROW_WORLDS = 60
+ROW_WORLDS = 40
 PLANS_OF_A_WORLD = 2
 WIDTHS = (0.0, 0.004, 0.3)  # of the interval of hit shares around the plan's own
 STEPS = 10  # of the bisection of the rate
