@@ -6,19 +6,16 @@ import itertools
 import math
 from dataclasses import replace
 
-import numpy as np
-
 from pddplan.economics.cost import line_traffic_usd_per_hour, mean_load
 from pddplan.errors import Excuse
-from pddplan.plan.choices import DecodeChoice, Pace, decode_choices, pace_of
+from pddplan.plan.choices import DecodeChoice, decode_choices, pace_of
 from pddplan.plan.options import PoolOption, site_pairs
-from pddplan.plan.program import fixed_usd_per_hour, solve_program
-from pddplan.plan.relaxation import least_share, tuple_bounds
+from pddplan.plan.program import fixed_usd_per_hour
+from pddplan.plan.relaxation import least_share
 from pddplan.plan.state import Node, Search
 from pddplan.serve.context import Context
 from pddplan.serve.deployment import LineChoice
 from pddplan.serve.equilibrium import HELD_TOLERANCE
-from pddplan.spec.types import ChipOffer
 
 LEVELS = (0.5, 0.8, 0.9, 0.96, 0.99)  # first intervals of the hit share; split further where needed
 IDLE_FACTOR, IDLE_EXTRA = 4, 16  # prefill of so many times the least count waits for nobody: more changes nothing
@@ -46,15 +43,11 @@ def roots(search: Search) -> list[tuple[Node, float]]:
                 need, have = least * prefill.chips, prefill.max_instances * prefill.chips
                 search.stage_excuses.append(Excuse("prefill_chips", need, have, "chips", "prefill"))
                 continue
-            rests = _rest_bounds(search, prefill, lines, mains, relays, pace)
             for line in lines:
                 levels = hit_levels(search, line, mains)
                 for use_filter in (False, True) if forecast and relays else (False,):
                     for q in levels:
-                        rest = next(
-                            (usd for (low, high), usd in rests.items() if low <= q[0] and q[1] <= high), -math.inf
-                        )
-                        node = Node(prefill, least, line, mains, relays, q, use_filter, least, rest, pace)
+                        node = Node(prefill, least, line, mains, relays, q, use_filter, least, pace)
                         found.append((node, _simple_bound(context, node, least)))
     return found
 
@@ -79,63 +72,6 @@ def hit_levels(search: Search, line: LineChoice | None, mains: tuple[DecodeChoic
     return [(low, high)] if low == high else list(itertools.pairwise(edges))
 
 
-def _rest_bounds(
-    search: Search,
-    prefill: PoolOption,
-    lines: list[LineChoice | None],
-    mains: tuple[DecodeChoice, ...],
-    relays: tuple[DecodeChoice, ...],
-    pace: Pace,
-) -> dict[tuple[float, float], float]:
-    """Least cost of decode beside this prefill option by level of the hit share, whatever its count and the line
-    [USD/h]; empty where nothing is known.
-
-    The program at the largest count and the widest line, less what these two cost. A slower line leaves the relay more
-    tokens, fewer instances merge more tails: neither is held against it here.
-    """
-    context = search.context
-    widest = max(lines, key=lambda line: math.inf if line is None else line.capacity_bytes_per_s, default=None)
-    filters = context.scenario.workload.output_forecast is not None  # whose rows differ
-    if filters or not lines or any(_flow(line) > _flow(widest) or _rtt(line) < _rtt(widest) for line in lines):
-        return {}
-    count = prefill.max_instances
-    stage = context.prefill_stage(prefill.pool(count), context.rate)
-    if isinstance(stage, Excuse):
-        return {}
-    times = context.prefill_times(prefill.pool(count))
-    stage = replace(stage, time_s=np.minimum(times.alone, times.shared) + times.fetch)
-    found: dict[tuple[float, float], float] = {}
-    levels = hit_levels(search, widest, mains)
-    for index, q in enumerate(levels):
-        node = Node(prefill, count, widest, mains, relays, q, False, count, 0.0, pace)
-        bounds = tuple_bounds(context, prefill, stage, count, widest, *pace.fastest, q, pace)
-        if bounds is None or isinstance(bounds, Excuse):
-            continue
-        most = np.full(bounds.classes.weight.size, float(context.demand.atoms.output.max()))
-        # on a slower line more is under way, so that large memories may belong to a lower level than here
-        bounds = replace(bounds, classes=replace(bounds.classes, most=most), under_way_worst=math.inf)
-        # with all of an offer's chips in prefill nothing would be left for the rest: its own share is not counted here
-        relaxed = solve_program(context, replace(node.level, instances=0), bounds, math.inf, q[1], whole_numbers=False)
-        search.programs += 1
-        traffic = 0.0
-        if widest is not None:
-            traffic = widest.port_usd_per_hour
-            traffic += line_traffic_usd_per_hour(widest, bounds.bytes_per_s, mean_load(context.scenario))
-        # a slower line begins within a level: its interval there lies inside this one
-        low = 0.0 if index == 0 else q[0]
-        found[(low, q[1])] = relaxed.bound_usd_per_hour - traffic if relaxed is not None else math.inf
-    return found
-
-
-def _flow(line: LineChoice | None) -> float:
-    """Ceiling of a flow as far as the link sets it [B/s]."""
-    return math.inf if line is None else line.link.streams * line.link.stream_bytes_per_s
-
-
-def _rtt(line: LineChoice | None) -> float:
-    return 0.0 if line is None else line.link.rtt_s
-
-
 def _simple_bound(context: Context, node: Node, instances: int) -> float:
     """Bound without a program: prefill, line, and every output token at the cheapest rate any decode choice offers."""
     total = context.rate * context.demand.atoms.mean(context.demand.atoms.output)
@@ -149,7 +85,6 @@ def _simple_bound(context: Context, node: Node, instances: int) -> float:
     own = instances * node.prefill.usd_per_hour
     rent = max(total * min(pace.main_usd_per_token_s, relay), pace.main_usd_per_hour) + own - owned
     bill = max(rent, 0.0) + fixed_usd_per_hour(context, node.prefill)
-    bill = max(bill, node.rest_usd_per_hour + (own if owned == 0 and _whole_nodes(offers, node) else 0.0))
     if node.line is None:
         return bill
     demand = context.demand
@@ -190,11 +125,6 @@ def least_count(context: Context, option: PoolOption) -> int:
     count = max(math.ceil(need * (1 - 1e-9)), option.min_instances, 1)
     stable = work / (pool.prefill.servers_per_instance * count) < 1.0
     return count if stable else count + 1
-
-
-def _whole_nodes(offers: dict[str, ChipOffer], node: Node) -> bool:
-    """Whether prefill's instances fill whole buy-ins, so that their chips add to the bill whatever stands beside."""
-    return node.prefill.chips % offers[node.prefill.offer.key].buy_in == 0
 
 
 def sibling_of(context: Context, node: Node) -> tuple[Node, float] | None:

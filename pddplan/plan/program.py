@@ -72,13 +72,8 @@ def solve_program(
     bounds: Bounds,
     limit_usd_per_hour: float = math.inf,
     q_high: float = 1.0,
-    *,
-    whole_numbers: bool = True,
 ) -> Relaxed | None:
-    """Cheapest plan of the tuple under the optimistic rows; None where there is none below the limit.
-
-    Without ``whole_numbers`` the counts may be fractions: a weaker bound, but quicker; its plan means nothing.
-    """
+    """Cheapest plan of the tuple under the optimistic rows; None where there is none below the limit."""
     if not _in_reach(context, bounds):
         return None
     level = without_hopeless(context, whole, bounds, limit_usd_per_hour, q_high)
@@ -114,9 +109,8 @@ def solve_program(
     if not n_relay:
         upper[x], upper[y] = 0.0, 0.0
     integral = np.zeros(total)
-    if whole_numbers:
-        integral[: n_main + n_relay] = 1
-        integral[first_node:] = 1
+    integral[: n_main + n_relay] = 1
+    integral[first_node:] = 1
     solved = _highs(costs, integral, upper, rows)
     if solved is None:
         return None
@@ -165,8 +159,6 @@ def _highs(costs: Array, integral: Array, upper: Array, rows: _Rows) -> tuple[Ar
         )
     if answer.x is None:
         return None
-    if not integral.any():
-        return answer.x, float(answer.fun)
     cost = float(costs @ np.round(answer.x * integral, 0))
     return answer.x, min(cost, float(answer.mip_dual_bound))
 

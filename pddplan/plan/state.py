@@ -102,7 +102,6 @@ class Node:
     q: tuple[float, float]
     use_filter: bool
     least: int  # least stable prefill count
-    rest_usd_per_hour: float  # least cost of everything but prefill and line, see _rest_bounds
     pace: Pace
     fresh: bool = True  # a starting interval of q, not looked at yet: it opens the next prefill count
 
