@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -41,3 +42,8 @@ class Excuse:
     limit: float
     unit: str = ""
     subject: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """Value over limit: how badly a row breaks; inf where the limit is 0."""
+        return self.value / self.limit if self.limit > 0 else math.inf

@@ -67,17 +67,25 @@ def mean_load(scenario: Scenario) -> float:
     return 1.0 if not load else sum(load) / len(load) / max(load)
 
 
+def chips_by_offer(scenario: Scenario, deployment: Deployment) -> dict[str, tuple[ChipOffer, Site, int]]:
+    """Chips that a deployment takes of each offer, spares included, by the offer's key."""
+    used: dict[str, tuple[ChipOffer, Site, int]] = {}
+    for pool in deployment.pools:
+        chips = pool.chips + scenario.spares.get(pool.role, 0) * pool.service.chips_per_instance
+        before = used.get(pool.offer.key, (pool.offer, pool.site, 0))[2]
+        used[pool.offer.key] = (pool.offer, pool.site, before + chips)
+    return used
+
+
 def bill(scenario: Scenario, deployment: Deployment, line_bytes_per_s: float) -> Bill:
     """The hourly bill of a deployment; every entry additive, nothing counted twice."""
     roles: dict[Role, float] = {}
-    used: dict[str, tuple[ChipOffer, Site, int]] = {}
+    used = chips_by_offer(scenario, deployment)
     other = {"spares": 0.0, "power": 0.0, "cache": 0.0, "node_rounding": 0.0, "owned_idle": 0.0}
     for pool in deployment.pools:
         roles[pool.role] = pool.chips * pool.offer.usd_per_hour
         spare = scenario.spares.get(pool.role, 0) * pool.service.chips_per_instance
         other["spares"] += spare * pool.offer.usd_per_hour
-        before = used.get(pool.offer.key, (pool.offer, pool.site, 0))[2]
-        used[pool.offer.key] = (pool.offer, pool.site, before + pool.chips + spare)
     for offer, site, chips in used.values():
         idle = max(offer.owned_chips - chips, 0)
         paid = chips_paid(offer, chips)

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from pddplan.plan.options import PoolOption, admitted
 from pddplan.serve.context import Context
-from pddplan.serve.decode_stage import ADMISSION_EPSILON, StepTable, settle
+from pddplan.serve.decode_stage import ADMISSION_EPSILON
 from pddplan.serve.equilibrium import HELD_TOLERANCE, tier_bytes
 from pddplan.serve.line_stage import Transfer
 from pddplan.serve.main_decode import Occupancy
 from pddplan.serve.prefill_stage import PrefillStage
+from pddplan.serve.steps import StepTable, settle
 
 Array = NDArray[np.float64]
 
@@ -50,9 +51,7 @@ class DecodeChoice:
     @cached_property
     def least_usd_per_hour(self) -> float:
         """Least that the choice adds to the bill: nothing for owned chips [USD/h]."""
-        offer = self.option.offer
-        rented = max(self.instances * self.option.chips - offer.owned_chips, 0)
-        return rented * offer.usd_per_hour
+        return self.option.rent_usd_per_hour(self.instances)
 
 
 @dataclass(frozen=True)
@@ -132,14 +131,13 @@ def decode_choices(
     the longest contexts, for which each of its tokens counts ``relief`` times. The relay may get the shortest.
     """
     atoms = context.demand.atoms
-    work = atoms.weight * atoms.output
-    middle = atoms.prompt + atoms.output / 2
-    held = float((work * middle).sum() / work.sum()) if tangent else float(middle.min())
+    middle = context.demand.middle_context
+    held = context.demand.token_context if tangent else float(middle.min())
     kv = float(context.demand.kv_at(np.asarray(held if tangent else (atoms.prompt + atoms.output).min())))
     kv_most = float(context.demand.kv_at(np.asarray(held + atoms.output.max()))) - kv  # eager tokens lengthen contexts
     mixed = tangent and relayed and float(middle.min()) < held * (1 - 1e-9)
     limit = context.tpot_limit_s()
-    demand = context.rate * atoms.mean(atoms.output)
+    demand = context.output_tokens_per_s
     found: list[DecodeChoice] = []
     for option in options:
         service = option.pool(1).decode
@@ -187,7 +185,7 @@ def most_useful(context: Context, option: PoolOption, kv_running: float) -> int:
     """Count of a decode option beyond which another instance changes nothing: each runs less than one request at the
     shortest step, and all idle sessions fit. At most what may be bought, at least the pinned count."""
     pool = option.pool(1)
-    service, demand = pool.decode, context.rate * context.demand.atoms.mean(context.demand.atoms.output)
+    service, demand = pool.decode, context.output_tokens_per_s
     step = float(context.step_surface(pool).seconds.max(axis=0)[0])
     if not math.isfinite(step):
         tokens = float(getattr(service, "max_tokens_per_s", math.inf)) * min(context.cap(option.role), 1.0)
@@ -234,8 +232,7 @@ def _relief(
     it must take Y >= D - T(c), T being what the pool makes at c. So T(h) + k Y >= D holds with k the largest
     (D - T(h))/Y over all c and counts.
     """
-    atoms = context.demand.atoms
-    middle = atoms.prompt + atoms.output / 2
+    middle = context.demand.middle_context
     surface, service = context.step_surface(option.pool(1)), option.pool(1).decode
     plain = surface.table(held)
     lacking = np.array(

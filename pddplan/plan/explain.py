@@ -92,7 +92,7 @@ def _with_pool(deployment: Deployment, pool: Pool) -> Deployment:
 
 
 def _worst(excuses: Iterable[Excuse]) -> Excuse:
-    return max(excuses, key=lambda e: e.value / e.limit if e.limit > 0 else float("inf"))
+    return max(excuses, key=lambda e: e.ratio)
 
 
 def _phrase(excuse: Excuse) -> str:

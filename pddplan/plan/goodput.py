@@ -42,11 +42,11 @@ def solve_goodput(context: Context, deadline: float, progress: Progress | None) 
     A feasible one is raised at once to the rate at which its own plan breaks. The cheapest plan at that rate is the
     answer.
     """
-    from pddplan.plan.infeasible import explain_infeasible
+    from pddplan.plan.infeasible import explain_infeasible, search_budget
     from pddplan.plan.solve import cheapest, feasible_result
 
     start = time.perf_counter()
-    budget = context.scenario.objective.max_usd_per_hour or math.inf
+    budget = search_budget(context.scenario)
     shop = build_shop(context)
     bracket = Bracket()
     rate = context.rate

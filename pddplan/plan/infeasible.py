@@ -141,13 +141,13 @@ def nearest_excuses(search: Search) -> tuple[Excuse, ...]:
     """Rows broken by the plan that came closest; without one, what kept plans from being tried at all."""
     closest = nearest_plan(search)
     if closest is not None:
-        return tuple(sorted(closest.evaluation.excuses, key=lambda e: -_excess(e)))
+        return tuple(sorted(closest.evaluation.excuses, key=lambda e: -e.ratio))
     early = [excuse for refused in search.refused for excuse in refused.evaluation.excuses]
     for group in (search.stage_excuses, early, _short_of(search), search.shop.excuses):
         found: dict[str, Excuse] = {}
         for excuse in group:
             held = found.get(excuse.constraint)
-            if held is None or _excess(excuse) < _excess(held):
+            if held is None or excuse.ratio < held.ratio:
                 found[excuse.constraint] = excuse
         if found:
             return tuple(found.values())
@@ -157,7 +157,7 @@ def nearest_excuses(search: Search) -> tuple[Excuse, ...]:
 def _short_of(search: Search) -> list[Excuse]:
     """What the chips lack for prefill and main decode at their best, each alone and, on one offer, together."""
     context, shop = search.context, search.shop
-    tokens = context.rate * context.demand.atoms.mean(context.demand.atoms.output)
+    tokens = context.output_tokens_per_s
     choices = decode_choices(context, shop.pools["main_decode"], context.pooled_slots, tangent=True)
     enough = [c for c in choices if c.tokens_per_s >= tokens]
     if not enough:
@@ -184,11 +184,7 @@ def nearest_plan(search: Search) -> Found | None:
 
 
 def _worst(found: Found) -> float:
-    return max((_excess(e) for e in found.evaluation.excuses), default=0.0)
-
-
-def _excess(excuse: Excuse) -> float:
-    return excuse.value / excuse.limit if excuse.limit > 0 else math.inf
+    return max((e.ratio for e in found.evaluation.excuses), default=0.0)
 
 
 def _sentence(excuse: Excuse) -> str:
@@ -274,10 +270,14 @@ def _broken_limits(context: Context, search: Search) -> list[SloLimit]:
     return [limit for limit in context.scenario.slo if constraint_name(limit) in broken]
 
 
+def _unit(limit: SloLimit) -> tuple[str, float]:
+    """Unit of a limit's key, and how many of it make a second."""
+    return ("ms", 1000.0) if limit.metric in ("tpot", "pause") else ("s", 1.0)
+
+
 def limit_key(limit: SloLimit) -> str:
     """Key path of a limit, as ``--set`` takes it."""
-    unit = "ms" if limit.metric in ("tpot", "pause") else "s"
-    return f"slo.{limit.metric}_{unit}.p{limit.quantile * 100:g}"
+    return f"slo.{limit.metric}_{_unit(limit)[0]}.p{limit.quantile * 100:g}"
 
 
 def _looser(context: Context, limit: SloLimit, cheapest: Solve, until: float) -> Fix | None:
@@ -321,7 +321,7 @@ def _lower_rate(context: Context, search: Search, cheapest: Solve, until: float)
 
 
 def _slo_key(limit: SloLimit, value_s: float) -> tuple[str, str]:
-    scale = 1000.0 if limit.metric in ("tpot", "pause") else 1.0
+    scale = _unit(limit)[1]
     # three digits, rounded up, so that the value itself is inside
     digits = 2 - math.floor(math.log10(value_s * scale))
     shown = math.ceil(value_s * scale * 1.002 * 10**digits) / 10**digits

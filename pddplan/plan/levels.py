@@ -11,7 +11,7 @@ from pddplan.errors import Excuse
 from pddplan.plan.choices import DecodeChoice, decode_choices, pace_of
 from pddplan.plan.options import PoolOption, site_pairs
 from pddplan.plan.program import fixed_usd_per_hour
-from pddplan.plan.relaxation import least_share
+from pddplan.plan.relaxation import least_sent, least_share
 from pddplan.plan.state import Node, Search
 from pddplan.serve.context import Context
 from pddplan.serve.deployment import LineChoice
@@ -55,12 +55,11 @@ def roots(search: Search) -> list[tuple[Node, float]]:
 def hit_levels(search: Search, line: LineChoice | None, mains: tuple[DecodeChoice, ...]) -> list[tuple[float, float]]:
     """Intervals of the hit share q to start from: what the line needs at least up to what the largest memory holds."""
     context = search.context
-    workload = context.scenario.workload
-    if workload.decode_prefix_hit_rate is not None:
-        own = context.demand.atoms.hit_rate
-        low = high = min(workload.decode_prefix_hit_rate / own, 1.0) if own > 0 else 0.0
-    elif not context.scenario.engine.decode_prefix_sharing or context.demand.atoms.hit_rate <= 0:
+    given = context.given_hit_share
+    if not context.scenario.engine.decode_prefix_sharing or context.demand.atoms.hit_rate <= 0:
         low = high = 0.0
+    elif given is not None:
+        low = high = given
     else:
         low, high = 0.0, min(context.share_for_idle(max(c.room_bytes for c in mains)) + HELD_TOLERANCE, 1.0)
     least = least_share(context, line, high)
@@ -74,7 +73,7 @@ def hit_levels(search: Search, line: LineChoice | None, mains: tuple[DecodeChoic
 
 def _simple_bound(context: Context, node: Node, instances: int) -> float:
     """Bound without a program: prefill, line, and every output token at the cheapest rate any decode choice offers."""
-    total = context.rate * context.demand.atoms.mean(context.demand.atoms.output)
+    total = context.output_tokens_per_s
     pace, relay = node.pace, math.inf
     if node.relays:
         # a stay of t makes up to t / tau + 1 tokens, each of which may spare main decode more than one
@@ -87,10 +86,9 @@ def _simple_bound(context: Context, node: Node, instances: int) -> float:
     bill = max(rent, 0.0) + fixed_usd_per_hour(context, node.prefill)
     if node.line is None:
         return bill
-    demand = context.demand
-    mean = node.q[1] * demand.atoms.mean(demand.delta_held) + (1 - node.q[1]) * demand.atoms.mean(demand.delta_cold)
-    saved = 1.0 / context.scenario.workload.sessions.turns if node.use_filter else 0.0
-    traffic = line_traffic_usd_per_hour(node.line, context.rate * mean * (1 - saved), mean_load(context.scenario))
+    sent = least_sent(context) if node.use_filter else 1.0
+    bytes_per_s = context.rate * context.demand.mean_delta(node.q[1]) * sent
+    traffic = line_traffic_usd_per_hour(node.line, bytes_per_s, mean_load(context.scenario))
     return bill + node.line.port_usd_per_hour + traffic
 
 
@@ -112,9 +110,8 @@ def _choices(
 def _line_excuse(context: Context, line: LineChoice | None, share: float) -> Excuse:
     """The line doesn't carry the least bytes this traffic can send."""
     assert line is not None
-    demand = context.demand
-    mean = share * demand.atoms.mean(demand.delta_held) + (1 - share) * demand.atoms.mean(demand.delta_cold)
-    return Excuse("line_utilization", context.rate * mean / line.capacity_bytes_per_s, context.cap_line, "", "line")
+    load = context.rate * context.demand.mean_delta(share) / line.capacity_bytes_per_s
+    return Excuse("line_utilization", load, context.cap_line, "", "line")
 
 
 def least_count(context: Context, option: PoolOption) -> int:

@@ -23,9 +23,9 @@ from pddplan.perf.service import (
     prefill_service,
 )
 from pddplan.serve.context import Context
-from pddplan.serve.decode_stage import LOG_SPAN, StepTable
 from pddplan.serve.deployment import LineChoice, Pool
 from pddplan.serve.main_decode import occupancy_tail
+from pddplan.serve.steps import LOG_SPAN, StepTable
 from pddplan.spec.types import ChipOffer, Role, Scenario, Site
 
 Array = NDArray[np.float64]
@@ -55,6 +55,11 @@ class PoolOption:
         """Price of one instance: chips, energy, host cache; whole-node rounding comes on top [USD/h]."""
         per_chip = self.offer.usd_per_hour + energy_usd_per_chip_hour(self.offer, self.site)
         return self.chips * (per_chip + cache_usd_per_chip_hour(self.site))
+
+    def rent_usd_per_hour(self, instances: int) -> float:
+        """Least rent of so many instances: chips beyond the owned ones, no whole nodes [USD/h]."""
+        rented = max(instances * self.chips - self.offer.owned_chips, 0)
+        return rented * self.offer.usd_per_hour
 
     def pool(self, instances: int) -> Pool:
         return Pool(self.role, self.site, self.offer, self.service, instances)
@@ -188,8 +193,7 @@ def _figures(context: Context, option: PoolOption) -> Array:
         nic = option.pool(1).prefill.parallelism.tp * option.pool(1).prefill.parallelism.pp
         return np.array([option.chips, cost, atoms.mean(times.alone), heavy, 1.0 / nic])
     pool = option.pool(1)
-    service, atoms = pool.decode, context.demand.atoms
-    held = atoms.mean(atoms.prompt) + atoms.mean(atoms.output) / 2
+    service, held = pool.decode, context.demand.mean_context
     table = context.step_surface(pool).table(held)
     kv = float(context.demand.kv_at(np.asarray(held)))
     if not np.isfinite(table.seconds[0]):

@@ -269,7 +269,6 @@ def _inventory(
 ) -> float:
     """Chips, whole nodes, power; sets the node costs and returns the constant part of the bill [USD/h]."""
     spares = context.scenario.spares
-    constant = 0.0
     watts: dict[str, list[tuple[int, float]]] = {}
     watts_fixed: dict[str, float] = {}
     for o, offer in enumerate(offers):
@@ -279,12 +278,10 @@ def _inventory(
         entries = []
         for k, choice in enumerate((*level.mains, *level.relays)):
             if choice.option.offer.key == offer.key:
-                count = choice.instances + spares.get(choice.option.role, 0)
-                entries.append((k, float(count * choice.option.chips)))
-                if spares.get(choice.option.role, 0):
-                    extra = spares[choice.option.role] * choice.option.chips
-                    costs[k] += extra * _running_usd(choice.option) / choice.option.chips
-        rows.add([*entries, (first_node + o, 0.0)], -math.inf, offer.max_chips - fixed)
+                spare = spares.get(choice.option.role, 0)
+                entries.append((k, float((choice.instances + spare) * choice.option.chips)))
+                costs[k] += spare * _running_usd(choice.option)
+        rows.add(entries, -math.inf, offer.max_chips - fixed)
         node = first_node + o
         rows.add([*entries, (node, -float(offer.buy_in))], -math.inf, offer.owned_chips - fixed)
         costs[node] = offer.buy_in * offer.usd_per_hour
@@ -296,8 +293,7 @@ def _inventory(
     for site in context.scenario.sites:
         if site.name in watts and site.power is not None and site.power.max_watts is not None:
             rows.add(watts[site.name], -math.inf, site.power.max_watts - watts_fixed[site.name])
-    constant += fixed_usd_per_hour(context, level.prefill)
-    return constant
+    return fixed_usd_per_hour(context, level.prefill)
 
 
 def fixed_usd_per_hour(context: Context, prefill: PoolOption) -> float:
@@ -311,15 +307,16 @@ def fixed_usd_per_hour(context: Context, prefill: PoolOption) -> float:
 
 def _cut_rows(level: Tuple, rows: _Rows, relays: Index) -> None:
     """Refused plans: with the same options at least one count must be larger (below), or the plan differ (exact)."""
-    for point in (*level.cuts.below, *level.cuts.any_relay):
+    refused = [*((p, False) for p in level.cuts.below), *((p, True) for p in level.cuts.any_relay)]
+    for point, any_relay in refused:
         if level.instances > point.prefill:
             continue
         main = point.main
         entries = [
             (k, 1.0) for k, c in enumerate(level.mains) if c.option is not main.option or c.instances > main.instances
         ]
-        entries += _relay_escape(level, point, relays, any_count=point in level.cuts.any_relay)
-        rows.add([*entries, (0, 0.0)], 1, math.inf)
+        entries += _relay_escape(level, point, relays, any_count=any_relay)
+        rows.add(entries, 1, math.inf)
     for point in level.cuts.exact:
         if level.instances != point.prefill or point.main not in level.mains:
             continue

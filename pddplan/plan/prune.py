@@ -91,7 +91,7 @@ def cheapest_pair(context: Context, level: Tuple, relay_tokens_per_s: float) -> 
     needs no program, inf if none do. ``relay_tokens_per_s``: the most that the transfers leave to a relay."""
     if not level.mains:
         return math.inf
-    total = context.rate * context.demand.atoms.mean(context.demand.atoms.output)
+    total = context.output_tokens_per_s
     tokens = np.array([c.tokens_per_s for c in level.mains])
     relief = np.array([c.relief for c in level.mains])
     usd = np.array([c.least_usd_per_hour for c in level.mains])
@@ -106,6 +106,5 @@ def cheapest_pair(context: Context, level: Tuple, relay_tokens_per_s: float) -> 
 
 def least_beside(level: Tuple) -> float:
     """Least bill of prefill (unless its nodes may be shared) and the line's port [USD/h]."""
-    offer = level.prefill.offer
-    rented = max(level.instances * level.prefill.chips - offer.owned_chips, 0)
-    return rented * offer.usd_per_hour + (level.line.port_usd_per_hour if level.line is not None else 0.0)
+    port = level.line.port_usd_per_hour if level.line is not None else 0.0
+    return level.prefill.rent_usd_per_hour(level.instances) + port

@@ -24,6 +24,7 @@ from pddplan.serve.deployment import Deployment, LineChoice
 from pddplan.serve.equilibrium import HELD_TOLERANCE
 from pddplan.serve.line_stage import LineState, Transfer, kinds, line_state, transfer
 from pddplan.serve.prefill_stage import PrefillStage
+from pddplan.serve.relay import last_turn_probability
 from pddplan.serve.residency import gap_cdf
 
 Array = NDArray[np.float64]
@@ -88,7 +89,7 @@ def tuple_bounds(
     known = pace.moves.get(key)
     move = known[1] if known and known[0] is stage else transfer(demand, deployment, stage, context.nic_goodput)
     pace.moves[key] = (stage, move)
-    sent = 1.0 - 1.0 / max(context.scenario.workload.sessions.turns, 1.0) if use_filter else 1.0
+    sent = least_sent(context) if use_filter else 1.0
     state = line_state(demand, move, stage, rate, q[1], sent)
     worst = line_state(demand, move, stage, rate, q[0]) if q[0] < q[1] or use_filter else state
     if state.rho > context.cap_line * (1 + 1e-9):
@@ -105,16 +106,14 @@ def tuple_bounds(
         worst_way = rate * float((low_weight * worst.line_time * demand.kv_prompt).sum())
         after = np.maximum(worst.exposed - demand.atoms.output[None, :, None] * pace.relay_floor_s, 0.0)
         lag = float((low_weight[..., None] * worst.probability * gap_cdf(after, context.gap)).sum())
-    work = demand.atoms.weight * demand.atoms.output
-    held = float((work * (demand.atoms.prompt + demand.atoms.output / 2)).sum() / work.sum())
     return Bounds(
         classes=_merge(weight, least, most, hold, direct, relayed),
         bytes_per_s=rate * state.bytes_per_request,
         under_way_bytes=rate * float((weight * state.line_time * demand.kv_prompt).sum()),
         under_way_worst=worst_way,
         idle_needed_bytes=context.idle_for_share(q[0] - HELD_TOLERANCE),
-        kv_running=float(demand.kv_at(np.asarray(held))),
-        tokens_per_s=rate * demand.atoms.mean(demand.atoms.output),
+        kv_running=float(demand.kv_at(np.asarray(demand.token_context))),
+        tokens_per_s=context.output_tokens_per_s,
         shift_tokens_per_s=shift,
         lag_share=lag if relay is not None else 0.0,
     )
@@ -189,18 +188,21 @@ def _merge(weight: Array, least: Array, most: Array, hold: Array, direct: Array,
     return Classes(w, low, high, stay, d, r)
 
 
+def least_sent(context: Context) -> float:
+    """Least share of the line's bytes that a filter leaves: it may keep back what last turns would send."""
+    return 1.0 - float(last_turn_probability(context.scenario.workload.sessions.turns))
+
+
 def least_share(context: Context, line: LineChoice | None, top: float) -> float | None:
     """Least hit share at which the line carries the bytes; None if it doesn't even at ``top``."""
     if line is None:
         return 0.0
     demand = context.demand
     room = line.capacity_bytes_per_s * context.cap_line / context.rate
-    held = demand.atoms.mean(demand.delta_held if context.scenario.engine.decode_prefix_sharing else demand.delta_cold)
-    cold = demand.atoms.mean(demand.delta_cold)
+    cold = demand.mean_delta(0.0)
+    held = demand.mean_delta(1.0) if context.scenario.engine.decode_prefix_sharing else cold
     if context.scenario.workload.output_forecast is not None:
-        room *= 1.0 / max(
-            1.0 - 1.0 / context.scenario.workload.sessions.turns, 1e-3
-        )  # what a filter could save at most
+        room /= max(least_sent(context), 1e-3)
     if top * held + (1.0 - top) * cold > room:
         return None
     return max((cold - room) / max(cold - held, 1e-9), 0.0) if cold > room else 0.0

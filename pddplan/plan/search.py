@@ -13,6 +13,7 @@ import math
 import time
 from dataclasses import replace
 
+from pddplan.economics.cost import chips_by_offer
 from pddplan.errors import Excuse
 from pddplan.plan.levels import roots, sibling_of
 from pddplan.plan.program import solve_program
@@ -130,7 +131,7 @@ def _largest_refused(search: Search, node: Node, point: Point, found: Found) -> 
         dearer = found.usd_per_hour + (count - point.main.instances) * price
         if count not in counts or count <= refused[0].main.instances or dearer >= search.limit:
             return refused
-        if not _fits(search.context, node, replace(point, main=counts[count])):
+        if not _fits(search.context, _deployment(search.context, node, replace(point, main=counts[count]))):
             return refused
         attempt = tried(count)
         if attempt[1].evaluation.feasible:
@@ -185,14 +186,7 @@ def _deployment(context: Context, node: Node, point: Point) -> Deployment:
     )
 
 
-def _fits(context: Context, node: Node, point: Point) -> bool:
+def _fits(context: Context, deployment: Deployment) -> bool:
     """Whether the plan's chips are within every offer."""
-    used: dict[str, int] = {}
-    chosen = [(node.prefill, point.prefill), (point.main.option, point.main.instances)]
-    if point.relay is not None:
-        chosen.append((point.relay.option, point.relay.instances))
-    for option, count in chosen:
-        spare = context.scenario.spares.get(option.role, 0)
-        used[option.offer.key] = used.get(option.offer.key, 0) + (count + spare) * option.chips
-    offers = {o.key: o for s in context.scenario.sites for o in s.offers}
-    return all(chips <= offers[key].max_chips for key, chips in used.items())
+    used = chips_by_offer(context.scenario, deployment)
+    return all(chips <= offer.max_chips for offer, _, chips in used.values())

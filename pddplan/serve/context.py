@@ -75,6 +75,19 @@ class Context:
         return self.scenario.workload.request_rate_per_s
 
     @property
+    def output_tokens_per_s(self) -> float:
+        """All output tokens at the planned rate [tokens/s]."""
+        return self.rate * self.demand.mean_output
+
+    @property
+    def given_hit_share(self) -> float | None:
+        """Share of the prefixes held at main decode where the user pins it, None where it is an outcome."""
+        pinned, own = self.scenario.workload.decode_prefix_hit_rate, self.demand.atoms.hit_rate
+        if pinned is None:
+            return None
+        return min(pinned / own, 1.0) if own > 0 else 0.0
+
+    @property
     def pooled_slots(self) -> bool:
         """Requests go to the least loaded decode instance; with session affinity they stay on theirs."""
         return self.scenario.workload.prefix_cache == "shared"
@@ -121,7 +134,7 @@ class Context:
         key = id(pool.service)
         if key not in self.extends:
             batch, step = self._typical(pool)
-            t0, speed = pool.decode.extend_cost(self.demand.atoms.mean(self.demand.middle_context), batch)
+            t0, speed = pool.decode.extend_cost(self.demand.mean_context, batch)
             added = max(float(t0) - step, 0.0) if np.isfinite(step) else 0.0
             self.keep.append(pool.service)
             self.extends[key] = ExtendCost(float(t0), float(speed)), ExtendCost(added, float(speed))
@@ -138,7 +151,7 @@ class Context:
     def _typical(self, pool: Pool) -> tuple[float, float]:
         key = id(pool.service)
         if key not in self.typical:
-            table = self.step_surface(pool).table(self.demand.atoms.mean(self.demand.middle_context))
+            table = self.step_surface(pool).table(self.demand.mean_context)
             batch = max(table.largest_batch(self.tpot_limit_s()) / 2, 1.0)
             self.keep.append(pool.service)
             self.typical[key] = batch, table.at(batch)

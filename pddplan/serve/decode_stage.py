@@ -16,22 +16,7 @@ from pddplan.serve.deployment import Pool
 from pddplan.serve.line_stage import LineState
 from pddplan.serve.main_decode import AdmissionWait, Occupancy, admission_wait
 from pddplan.serve.relay_stage import RelayState, Routed
-from pddplan.serve.steps import LOG_SPAN, Slots, StepSurface, StepTable, settle, slots, step_surface
-
-__all__ = [
-    "ADMISSION_EPSILON",
-    "LOG_SPAN",
-    "MainLoad",
-    "MainState",
-    "Slots",
-    "StepSurface",
-    "StepTable",
-    "main_load",
-    "main_state",
-    "settle",
-    "slots",
-    "step_surface",
-]
+from pddplan.serve.steps import Slots, StepSurface, StepTable, settle, slots
 
 Array = NDArray[np.float64]
 
@@ -54,8 +39,7 @@ def main_load(demand: Demand, line: LineState, ways: Routed | None, relay: Relay
     atoms = demand.atoms
     under_way = float(((line.weight * line.line_time) @ demand.kv_prompt).sum())
     if ways is None or relay is None:
-        tokens = atoms.mean(atoms.output)
-        return MainLoad(tokens, atoms.mean(demand.output_context) / tokens, 1.0, under_way)
+        return MainLoad(demand.mean_output, demand.token_context, 1.0, under_way)
     direct = np.where(ways.on_relay, 0.0, line.weight).sum(axis=0)
     n, prompt = atoms.output[ways.atom][:, None], atoms.prompt[ways.atom][:, None]
     left = n - relay.eager

@@ -41,6 +41,30 @@ class Demand:
         """Sum of the contexts over a request's output, n (L + n/2) [tokens^2]."""
         return self.atoms.output * self.middle_context
 
+    @cached_property
+    def mean_output(self) -> float:
+        """E[n], output tokens of a request."""
+        return self.atoms.mean(self.atoms.output)
+
+    @cached_property
+    def token_context(self) -> float:
+        """Mean context of an output token, E[n (L + n/2)] / E[n]: what main decode holds without a relay [tokens]."""
+        return self.atoms.mean(self.output_context) / self.mean_output
+
+    @cached_property
+    def mean_context(self) -> float:
+        """E[L + n/2] over requests [tokens]."""
+        return self.atoms.mean(self.middle_context)
+
+    @cached_property
+    def _mean_delta(self) -> tuple[float, float]:
+        return self.atoms.mean(self.delta_held), self.atoms.mean(self.delta_cold)
+
+    def mean_delta(self, held_share: float) -> float:
+        """Mean bytes to send when main decode holds the prefix of a share ``held_share`` of the requests."""
+        held, cold = self._mean_delta
+        return held_share * held + (1.0 - held_share) * cold
+
     @property
     def layers(self) -> int:
         return self.model.layers

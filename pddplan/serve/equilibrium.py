@@ -47,13 +47,7 @@ class Flow:
 
 def pinned_share(context: Context, deployment: Deployment) -> float | None:
     """Hit share q where it isn't an outcome: pinned by the user, or 0 without a decode-side cache."""
-    if not deployment.decode_cache:
-        return 0.0
-    pinned = context.scenario.workload.decode_prefix_hit_rate
-    if pinned is None:
-        return None
-    own = context.demand.atoms.hit_rate
-    return min(pinned / own, 1.0) if own > 0 else 0.0
+    return context.given_hit_share if deployment.decode_cache else 0.0
 
 
 def tier_bytes(pool: Pool) -> float:

@@ -82,10 +82,7 @@ class _Answer:
     @property
     def badness(self) -> tuple[int, float]:
         """Order of failed answers: those of a stage that gave out last, then by the worst relative violation."""
-        worst = max(
-            (e.value / e.limit if e.limit > 0 and math.isfinite(e.value) else 1e9 for e in self.evaluation.excuses),
-            default=0.0,
-        )
+        worst = max((e.ratio if math.isfinite(e.ratio) else 1e9 for e in self.evaluation.excuses), default=0.0)
         return (0 if self.flow is not None else 1, worst)
 
 
@@ -282,7 +279,7 @@ def _routing(context: Context, flow: Flow) -> Routing:
         direct_share=max(1.0 - relayed - filtered, 0.0),
         relay_share=relayed,
         filtered_share=filtered,
-        relay_token_share=tokens / context.demand.atoms.mean(context.demand.atoms.output),
+        relay_token_share=tokens / context.demand.mean_output,
         threshold_s=threshold,
         saved_bytes_share=flow.saved_bytes / sent,
         owed_bytes_share=flow.owed_bytes / sent,

@@ -120,7 +120,7 @@ def line_state(
     stage: PrefillStage,
     rate: float,
     held_share: float,
-    sent: Array | float | None = None,
+    sent: float = 1.0,
 ) -> LineState:
     """The line when main decode holds the prefix of a share ``held_share`` of the requests.
 
@@ -128,10 +128,9 @@ def line_state(
     infinite times: the caller refuses it. The first few states of a transfer are kept: every relay threshold starts
     from the same ones.
     """
-    share = 1.0 if sent is None else float(np.mean(sent))
-    key = (rate, held_share, share)
+    key = (rate, held_share, sent)
     if key not in move.states:
-        state = _line_state(demand, move, stage, rate, held_share, share)
+        state = _line_state(demand, move, stage, rate, held_share, sent)
         if len(move.states) >= STATES_KEPT:
             return state
         move.states[key] = state
