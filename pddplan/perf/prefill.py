@@ -6,7 +6,7 @@ import numpy as np
 
 from pddplan.llm.flops import group_prefill_attention_flops
 from pddplan.llm.kv import group_kv_bytes
-from pddplan.llm.types import Attention, LayerGroup
+from pddplan.llm.types import Attention
 from pddplan.perf.instance import Array, Instance, attention_groups, kv_share_per_rank, one_layer
 from pddplan.perf.layers import OpTime
 from pddplan.perf.ops import prefill_attention_time_s
@@ -38,7 +38,8 @@ def prefill_attention_ops(instance: Instance, sequences: Array, new: Array, cach
         held = group_kv_bytes(group, cached + new, instance.kv_cache) * kv_share_per_rank(attention, tp) * sequences
         split = sequences * (flops.dense + flops.linear) / tp
         kind = kernel_kind(attention)
-        before = _attended_before(group, flops.dense, new) if kind != "linear" else 0.0
+        pair = group_prefill_attention_flops(group, 1.0, 0.0)
+        before = _attended_before(flops.dense, pair.dense, new) if kind != "linear" else 0.0
         seconds = prefill_attention_time_s(
             instance.chip, instance.curves, split, new, held, kind=kind, cached_tokens=before
         )
@@ -46,19 +47,20 @@ def prefill_attention_ops(instance: Instance, sequences: Array, new: Array, cach
         ops.append(OpTime(f"{attention.kind} attention", "attention", count, seconds, split + zero, held + zero, zero))
         if attention.indexer is not None:
             index = sequences * flops.indexer
+            before = _attended_before(flops.indexer, pair.indexer, new)
             seconds = prefill_attention_time_s(
-                instance.chip, instance.curves, index, new, zero, dtype="fp8", kind="sparse", cached_tokens=cached
+                instance.chip, instance.curves, index, new, zero, dtype="fp8", kind="sparse", cached_tokens=before
             )
             ops.append(OpTime("indexer", "attention", count, seconds, index + zero, zero, zero, "fp8"))
     return ops
 
 
-def _attended_before(group: LayerGroup, flops: Array, new: Array) -> Array:
+def _attended_before(flops: Array, pair: Array, new: Array) -> Array:
     """Cached tokens that a full-attention pass of the same FLOPs would have: attended context per query - n/2.
 
-    Kernels reach their speed on what they attend, not on what lies outside a window or a top-k.
+    ``pair``: FLOPs of one query and one key. Kernels reach their speed on what they attend, not on what lies outside
+    a window or a top-k.
     """
-    pair = group_prefill_attention_flops(group, 1.0, 0.0).dense
     return np.asarray(flops / (np.maximum(new, 1e-9) * np.maximum(pair, 1e-9)) - 0.5 * new)
 
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pddplan.llm.catalogue import load_model
@@ -67,6 +67,7 @@ def test_request_equals_its_passes_one_by_one(name: str) -> None:
 
 
 @settings(max_examples=60, deadline=None)
+@example(name="sparse", uncached=1.0, more=0.0, cached=0.0, longer=1.0, merged=0.0)
 @given(
     name=st.sampled_from(sorted(LAYOUTS)),
     uncached=st.floats(1, 100_000),
@@ -79,9 +80,7 @@ def test_time_never_falls(name: str, uncached: float, more: float, cached: float
     s = service(name)
     t = s.request_time_s([uncached, uncached + more, uncached], [cached, cached, cached + longer], merged)
     assert t[1] >= t[0] * (1 - 1e-6)
-    # Known: the indexer's fitted rate rises faster than its work from one attended token to two, so one sparse
-    # layer falls by 10 ns there and a request by 3e-5.
-    assert t[2] >= t[0] * (1 - 1e-4)
+    assert t[2] >= t[0] * (1 - 1e-6)
 
 
 @settings(max_examples=40, deadline=None)
