@@ -10,13 +10,12 @@ from collections.abc import Callable
 from typing import Any, TypeGuard
 
 from pddplan.errors import Problem
-from pddplan.spec.issues import KeyPath, closest, format_key, shown
+from pddplan.spec.issues import LONGEST_NAME, KeyPath, closest, format_key, shown
 from pddplan.spec.types import ROLES
 from pddplan.spec.yaml_source import Document
 
 ModelCheck = Callable[[str, str], Problem | None]
 MAX_SITES = 2
-LONGEST_NAME = 200  # of any text in a scenario: fields.Text
 
 
 def structure_problems(document: Document, base_dir: str, check_model: ModelCheck | None) -> list[Problem]:

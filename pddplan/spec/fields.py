@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchem
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from pddplan.spec import tables, values
-from pddplan.spec.issues import Issue
+from pddplan.spec.issues import LONGEST_NAME, Issue
 from pddplan.spec.types import HitRate, TokenDistribution
 
 SMALLEST = 1e-6  # of what must be above 0: below it a value is a typing error, and its inverse overflows
@@ -73,7 +73,7 @@ PositiveShare = Annotated[float, Field(allow_inf_nan=False, strict=True, ge=SMAL
 OpenShare = Annotated[float, Field(allow_inf_nan=False, strict=True, ge=0, lt=1)]
 Count = Annotated[int, Field(strict=True, ge=1, le=10_000_000), BeforeValidator(_whole)]
 CountOrZero = Annotated[int, Field(strict=True, ge=0, le=10_000_000), BeforeValidator(_whole)]
-Text = Annotated[str, Field(strict=True, min_length=1, max_length=200)]
+Text = Annotated[str, Field(strict=True, min_length=1, max_length=LONGEST_NAME)]
 Flag = Annotated[bool, Field(strict=True)]
 
 # ---------------------------------------------------------------- JSON Schema of the forms

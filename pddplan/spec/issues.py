@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 KeyPath = tuple[str | int, ...]
+LONGEST_NAME = 200  # characters of any text in a scenario
 
 
 @dataclass(frozen=True)

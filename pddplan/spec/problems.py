@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pddplan.errors import Problem
 from pddplan.spec.fields import PLAIN, SMALLEST
 from pddplan.spec.input import ScenarioInput
-from pddplan.spec.issues import Issue, KeyPath, closest, format_key, shown
+from pddplan.spec.issues import LONGEST_NAME, Issue, KeyPath, closest, format_key, shown
 from pddplan.spec.money import VARIANTS, Normalised, spellings
 from pddplan.spec.values import not_a_number
 from pddplan.spec.yaml_source import Document
@@ -85,7 +85,7 @@ def _plain_issue(kind: str, value: Any, context: Mapping[str, Any]) -> Issue:
     if kind == "bool_type":
         return Issue(f"{shown(value)} is not true or false.", "Write true or false.")
     if kind.startswith("string"):
-        fix = "Write a name." if kind == "string_type" else "Write 1 to 200 characters."
+        fix = "Write a name." if kind == "string_type" else f"Write 1 to {LONGEST_NAME} characters."
         return Issue(f"{shown(value)} is not text." if kind == "string_type" else "is empty or too long.", fix)
     if kind == "list_type":
         return Issue(f"{shown(value)} is not a list.", f"Write it in brackets: [{_bare(value)}].")
