@@ -17,7 +17,7 @@ BELOW_ALL = ("units", "errors")
 ABOVE_ALL = ("__init__", "__main__")
 # The root package is imported by anyone for its version; what it loads, it loads on demand.
 ROOT = "pddplan"
-HEAVY = ("numpy", "scipy", "pydantic", "rich", "yaml")
+HEAVY = ("highspy", "numpy", "scipy", "pydantic", "rich", "yaml")
 
 
 def layer_of(module: str) -> str:

@@ -18,15 +18,15 @@ from pddplan.serve.line_stage import Transfer
 from pddplan.serve.main_decode import Occupancy
 from pddplan.serve.prefill_stage import PrefillStage
 from pddplan.serve.steps import StepTable, settle
+from pddplan.spec.types import ChipOffer
 
 Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
-DRAG_GRID = (0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.45, 0.7, 0.95)  # share of time in extend passes
+DRAG_GRID = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.75, 0.9)  # of the time that extend passes may take
 TANGENT_POINTS = 400
 RELIEF_POINTS = 8  # contexts at which main decode is tried
 RELIEF_MARGIN = 1.1  # for what lies between them
-MAX_ROUNDS = 8  # of extend-decode, and the tokens from which it hands over at once: defaults of serve.handover
-EXTEND_THRESHOLD = 64.0
 USEFUL_FACTOR, USEFUL_EXTRA = 2.0, 4  # of what a pool could ever use, generously
 LONGEST_WAY_S = 60.0  # a transfer that takes longer is no plan
 
@@ -43,8 +43,9 @@ class DecodeChoice:
     running_bytes: float  # at most, when the admission row is full
     tau_floor_s: float
     tau_top_s: float
-    extend_tokens_per_s: float  # v of an extend pass on main decode, 0 unknown
-    drag: tuple[tuple[float, float], ...]  # tokens/s of an instance <= a - b u, u its share of time in extend passes
+    extend_s: float  # t0 and v of an extend pass on main decode, what it adds to the others' steps; v 0 unknown
+    extend_tokens_per_s: float
+    drag: tuple[tuple[float, float], ...]  # share of its tokens/s left at shares of time in extend passes, ``_drag``
     resting: tuple[float, float]  # running requests >= resting[0] + resting[1] x tokens/s (tangent, main decode)
     relief: float = 1.0  # main decode's tokens that one of the relay's can spare
 
@@ -54,14 +55,117 @@ class DecodeChoice:
         return self.option.rent_usd_per_hour(self.instances)
 
 
+class Choices(tuple[DecodeChoice, ...]):
+    """Decode choices with their figures as arrays (choices,), made once."""
+
+    def those(self, mask: Mask) -> Choices:
+        """The choices of a mask, self where that is all."""
+        return self if bool(mask.all()) else Choices(c for c, stays in zip(self, mask.tolist(), strict=True) if stays)
+
+    def _of(self, name: str) -> Array:
+        return np.array([getattr(c, name) for c in self], dtype=float)
+
+    @cached_property
+    def options(self) -> NDArray[np.intp]:
+        """Identity of the option."""
+        return np.array([id(c.option) for c in self], dtype=np.intp)
+
+    @cached_property
+    def offers(self) -> tuple[ChipOffer, ...]:
+        """Their offers, each once."""
+        return tuple({c.option.offer.key: c.option.offer for c in self}.values())
+
+    @cached_property
+    def counts(self) -> Array:
+        return self._of("instances")
+
+    @cached_property
+    def slots(self) -> Array:
+        return self._of("slots")
+
+    @cached_property
+    def tokens(self) -> Array:
+        """Tokens/s at best."""
+        return self._of("tokens_per_s")
+
+    @cached_property
+    def relief(self) -> Array:
+        return self._of("relief")
+
+    @cached_property
+    def room_bytes(self) -> Array:
+        return self._of("room_bytes")
+
+    @cached_property
+    def running_bytes(self) -> Array:
+        return self._of("running_bytes")
+
+    @cached_property
+    def tau_floor_s(self) -> Array:
+        return self._of("tau_floor_s")
+
+    @property
+    def shortest_step_s(self) -> float:
+        """Of all, 0 without any."""
+        return float(self.tau_floor_s.min()) if self else 0.0
+
+    @cached_property
+    def least_usd(self) -> Array:
+        """Least that each adds to the bill [USD/h]."""
+        return self._of("least_usd_per_hour")
+
+    @cached_property
+    def nics(self) -> Array:
+        """Network rate of the chips that hold one request [B/s]."""
+        return np.array([nic_of(c.option) for c in self], dtype=float)
+
+    @cached_property
+    def extend_s(self) -> Array:
+        return self._of("extend_s")
+
+    @cached_property
+    def extend_s_per_token(self) -> Array:
+        """1/v of an extend pass, 0 where it isn't known [s]."""
+        speed = self._of("extend_tokens_per_s")
+        return np.where(speed > 0, 1.0 / np.maximum(speed, 1e-12), 0.0)
+
+    @cached_property
+    def drag(self) -> tuple[Array, Array]:
+        """Points (u, r) of each choice, (choices, points), see ``_drag``; r = 1 where it isn't known."""
+        width = max((len(c.drag) for c in self), default=0) or 1
+        points = [c.drag or [(0.0, 1.0)] * width for c in self]
+        u, r = np.moveaxis(np.array(points, dtype=float).reshape(len(self), width, 2), 2, 0)
+        return u, r
+
+    @cached_property
+    def lines(self) -> list[list[tuple[float, float]]]:
+        """Lines (a, b) above the points of each choice."""
+        known = {c.drag: _lines_above(c.drag) for c in self if c.drag}
+        return [known.get(c.drag, [(1.0, 0.0)]) for c in self]
+
+    def left_at(self, share: Array) -> Array:
+        """r at shares u of time in extend passes, (choices, ...), linear between the points."""
+        u, r = self.drag
+        left = np.empty(share.shape)
+        for option in set(self.options.tolist()):
+            mine = self.options == option
+            first = int(np.argmax(mine))
+            left[mine] = np.interp(share[mine], u[first], r[first])
+        return left
+
+    def resting_at(self, tokens_per_s: float) -> tuple[Array, float]:
+        """Running requests at least, at a rate without a relay, and by how much a token/s of it lowers them."""
+        resting = np.array([c.resting for c in self], dtype=float).reshape(len(self), 2)
+        return np.maximum(resting @ np.array([1.0, tokens_per_s]), 0.0), float(resting[:, 1].max(initial=0.0))
+
+
 @dataclass(frozen=True)
 class Pace:
     """Extremes over a site pair's decode choices, for the relay's tokens."""
 
     relay_floor_s: float  # shortest step of any relay, 0 unknown
     relay_top_s: float  # longest
-    fixed_s: float  # most that a hand-over takes whatever its size, RTT + t0; inf unknown
-    slowest_tokens_per_s: float  # slowest extend pass v
+    relay_slots: float  # most requests that a relay runs
     main_usd_per_token_s: float  # least price of a token/s, main decode; inf without any
     relay_usd_per_token_s: float  # relay decode
     main_usd_per_hour: float  # cheapest main decode there is
@@ -71,19 +175,11 @@ class Pace:
     moves: dict[tuple[int, int, int], tuple[PrefillStage, Transfer]] = field(default_factory=dict)
 
 
-def pace_of(context: Context, mains: tuple[DecodeChoice, ...], relays: tuple[DecodeChoice, ...]) -> Pace:
-    """Bounds on the relay's steps and on the hand-over rounds: at most MAX_ROUNDS x (RTT + t0 + n/v)."""
+def pace_of(context: Context, mains: Choices, relays: Choices) -> Pace:
+    """Bounds on the relay's steps, slots and prices."""
     floor = min((c.tau_floor_s for c in relays), default=0.0)
     top = max((c.tau_top_s for c in relays), default=0.0)
-    rtt = max((link.rtt_s for link in context.scenario.links), default=0.0)
-    fixed, slowest = rtt, math.inf
-    for option in dict.fromkeys(c.option for c in mains):
-        if relays and math.isfinite(float(context.step_surface(option.pool(1)).seconds[0, 0])):
-            cost = context.extend_cost(option.pool(1))[0]
-            fixed = max(fixed, rtt + float(np.max(cost.t0_s)))
-            slowest = min(slowest, float(np.min(cost.tokens_per_s)))
-        elif relays:
-            fixed = math.inf
+    slots = max((c.slots for c in relays), default=0.0)
     relief = max((c.relief for c in mains), default=1.0)
     usd = [c.option.usd_per_hour * c.instances for c in mains]
     main = min((u / c.tokens_per_s for u, c in zip(usd, mains, strict=True)), default=math.inf)
@@ -92,7 +188,7 @@ def pace_of(context: Context, mains: tuple[DecodeChoice, ...], relays: tuple[Dec
         max((c.option for c in mains), key=nic_of),
         max((c.option for c in relays), key=nic_of) if relays else None,
     )
-    return Pace(floor, top, fixed, slowest, main, relay, min(usd, default=math.inf), relief, fastest)
+    return Pace(floor, top, slots, main, relay, min(usd, default=math.inf), relief, fastest)
 
 
 def nic_of(option: PoolOption) -> float:
@@ -101,30 +197,9 @@ def nic_of(option: PoolOption) -> float:
     return option.offer.chip.scale_out_bytes_per_s * parallelism.tp * parallelism.pp
 
 
-def longest_rounds_s(exposed_s: Array, output: Array, pace: Pace) -> Array:
-    """Most time that the rounds of extend-decode keep the relay beyond the transfer [s]; broadcasts.
-
-    A hand-over of e tokens takes at most s = RTT + t0 + e/v, in which the relay makes at most s/tau + 1 more; so on
-    until the threshold, counted with the most tokens, the slowest pass and the shortest step; twice, as the model.
-    """
-    floor = pace.relay_floor_s
-    extra: Array = np.zeros(np.broadcast(exposed_s, output).shape)
-    for _ in range(2):
-        tokens = np.minimum((exposed_s + extra) / floor + 1.0, output)
-        extra = np.zeros_like(tokens)
-        for _round in range(MAX_ROUNDS):
-            goes_on = tokens > EXTEND_THRESHOLD
-            if not goes_on.any():
-                break
-            span = pace.fixed_s + tokens / pace.slowest_tokens_per_s
-            extra = extra + np.where(goes_on, span, 0.0)
-            tokens = np.where(goes_on, np.minimum(span / floor + 1.0, tokens), 0.0)
-    return extra
-
-
 def decode_choices(
     context: Context, options: tuple[PoolOption, ...], pooled: bool, tangent: bool, relayed: bool = False
-) -> list[DecodeChoice]:
+) -> Choices:
     """All counts of all options of a decode role at best: all memory for running, and contexts at their shortest.
 
     Main decode (``tangent``) without a relay holds the mean context of all tokens; what a relay takes off it may be
@@ -146,9 +221,10 @@ def decode_choices(
         table = surface.table(held)
         rate_only = not math.isfinite(float(table.seconds[0]))
         per = 0.0 if rate_only else min(service.max_batch, table.largest_batch(limit), service.kv_pool_bytes / kv)
-        speed = 0.0
+        start = speed = 0.0
         if tangent and not rate_only:
-            speed = float(np.max(context.extend_cost(option.pool(1))[1].tokens_per_s))
+            added = context.extend_cost(option.pool(1))[1]
+            start, speed = float(np.min(added.t0_s)), float(np.max(added.tokens_per_s))
         counts = np.arange(option.min_instances, most_useful(context, option, kv) + 1, dtype=float)
         running = np.zeros(counts.size)
         if not rate_only:
@@ -157,14 +233,17 @@ def decode_choices(
         relief = (
             _relief(context, option, counts, pooled, cap, demand, running, held) if mixed and not rate_only else 1.0
         )
-        drag = _drag(context, option, table, service.kv_pool_bytes / kv, pooled) if speed > 0 else ()
+        drag: tuple[tuple[float, float], ...] = ()
+        if speed > 0:
+            shortest = surface.table(float(middle.min())) if mixed else table
+            drag = _drag(context, option, shortest, service.kv_pool_bytes / kv, pooled, cap)
         for count, most in zip(counts.astype(int).tolist(), running.tolist(), strict=True):
             pool = option.pool(count)
             room = service.kv_pool_bytes * count + tier_bytes(pool)
             if rate_only:
                 tokens = float(getattr(service, "max_tokens_per_s", 0.0)) * count * cap
                 found.append(
-                    DecodeChoice(option, count, math.inf, tokens, math.inf, 0.0, 0.0, 0.0, 0.0, (), (0.0, 0.0))
+                    DecodeChoice(option, count, math.inf, tokens, math.inf, 0.0, 0.0, 0.0, 0.0, 0.0, (), (0.0, 0.0))
                 )
                 continue
             if most <= 0:
@@ -176,9 +255,9 @@ def decode_choices(
             floor = float(table.seconds[0])
             top = float(surface.table(float(middle.max()))(np.asarray(max(per, 1.0))))
             found.append(
-                DecodeChoice(option, count, most, tokens, room, busy, floor, top, speed, drag, resting, relief)
+                DecodeChoice(option, count, most, tokens, room, busy, floor, top, start, speed, drag, resting, relief)
             )
-    return found
+    return Choices(found)
 
 
 def most_useful(context: Context, option: PoolOption, kv_running: float) -> int:
@@ -253,33 +332,48 @@ def _relief(
 
 
 def _drag(
-    context: Context, option: PoolOption, table: StepTable, kv_slots: float, pooled: bool
+    context: Context, option: PoolOption, table: StepTable, kv_slots: float, pooled: bool, cap: float
 ) -> tuple[tuple[float, float], ...]:
-    """Lines (a, b) above g(u), the tokens/s of an instance that spends a share u of its time in extend passes.
+    """Points (u, r) of r(u) = g(u)/g(0), g the tokens/s of a pool that spends a share u of its time in extend passes.
 
-    Steps are 1/(1 - u) longer, so the batch at the TPOT limit shrinks too and g falls faster than 1 - u. With pooled
-    slots g is that of the largest pool, which admits most. The lines are the upper concave hull of g on a grid of u.
+    Steps are 1/(1 - u) longer, so the batch at the TPOT limit shrinks too: g falls faster than 1 - u and ends where the
+    shortest step meets the limit. ``table`` at the shortest context that main decode may come to hold: there g falls
+    least. So it does in the largest pool, and by the cap on utilisation rather than by the admission row; the larger of
+    both counts.
     """
-    limit = context.tpot_limit_s()
+    limit, counts = context.tpot_limit_s(), np.array([option.max_instances])
     service = option.pool(1).decode
-    points = []
-    for u in DRAG_GRID:
+    end = min(1.0 - float(table.seconds[0]) / limit, 1.0)
+
+    def made(u: float) -> Array:
         slower = StepTable(table.batch, table.seconds / (1.0 - u))
         per = min(service.max_batch, slower.largest_batch(limit), kv_slots)
-        running = float(admitted(slower, per, np.array([option.max_instances]), pooled, ADMISSION_EPSILON)[0])
-        each = running / option.max_instances
-        points.append((u, each / float(slower(np.asarray(max(each, 1e-6))))))
+        if per < 1.0:
+            return np.zeros(2)
+        admits = float(admitted(slower, per, counts, pooled, ADMISSION_EPSILON)[0])
+        running = (admits, min(cap, 1.0) * per * option.max_instances)
+        return np.array([best_tokens_per_s(slower, r, option.max_instances) for r in running])
+
+    whole = made(0.0)
+    if end <= 0.0 or whole.min() <= 0.0:
+        return ()
+    points = [(share * end, float((made(share * end) / whole).max())) for share in DRAG_GRID]
+    return (*points, (end, 0.0))
+
+
+def _lines_above(points: tuple[tuple[float, float], ...]) -> list[tuple[float, float]]:
+    """Lines (a, b), value <= a - b u, of the upper concave hull of points with ascending u."""
     hull: list[tuple[float, float]] = []
     for point in points:
         while len(hull) >= 2 and _turns_up(hull[-2], hull[-1], point):
             hull.pop()
         hull.append(point)
     lines = []
-    for (u0, g0), (u1, g1) in itertools.pairwise(hull):
-        slope = (g0 - g1) / (u1 - u0)
-        lines.append((g0 + slope * u0, max(slope, 0.0)))
+    for (u0, r0), (u1, r1) in itertools.pairwise(hull):
+        slope = max((r0 - r1) / (u1 - u0), 0.0)
+        lines.append((r0 + slope * u0, slope))
     # each line costs a row of the program: the flattest, the middle and the steepest say most
-    return tuple(lines if len(lines) <= 3 else (lines[0], lines[len(lines) // 2], lines[-1]))
+    return lines if len(lines) <= 3 else [lines[0], lines[len(lines) // 2], lines[-1]]
 
 
 def _turns_up(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:

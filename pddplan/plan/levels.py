@@ -8,21 +8,21 @@ from dataclasses import replace
 
 from pddplan.economics.cost import line_traffic_usd_per_hour, mean_load
 from pddplan.errors import Excuse
-from pddplan.plan.choices import DecodeChoice, decode_choices, pace_of
+from pddplan.plan.choices import Choices, decode_choices, pace_of
 from pddplan.plan.options import PoolOption, site_pairs
-from pddplan.plan.program import fixed_usd_per_hour
+from pddplan.plan.prune import fixed_usd_per_hour
 from pddplan.plan.relaxation import least_sent, least_share
 from pddplan.plan.state import Node, Search
 from pddplan.serve.context import Context
 from pddplan.serve.deployment import LineChoice
 from pddplan.serve.equilibrium import HELD_TOLERANCE
 
-LEVELS = (0.5, 0.8, 0.9, 0.96, 0.99)  # first intervals of the hit share; split further where needed
+LEVELS = (0.5, 0.8, 0.9, 0.96, 0.99)  # where the hit share's range is split first; further where needed
 IDLE_FACTOR, IDLE_EXTRA = 4, 16  # prefill of so many times the least count waits for nobody: more changes nothing
 
 
 def roots(search: Search) -> list[tuple[Node, float]]:
-    """One node per site pair, prefill option, line and level of the hit share, at the least stable prefill count."""
+    """One node per site pair, prefill option and line, at the least stable prefill count and any hit share."""
     found: list[tuple[Node, float]] = []
     context, shop = search.context, search.shop
     forecast = context.scenario.workload.output_forecast is not None
@@ -44,16 +44,26 @@ def roots(search: Search) -> list[tuple[Node, float]]:
                 search.stage_excuses.append(Excuse("prefill_chips", need, have, "chips", "prefill"))
                 continue
             for line in lines:
-                levels = hit_levels(search, line, mains)
+                q = hit_range(search, line, mains)
+                if q is None:
+                    continue
                 for use_filter in (False, True) if forecast and relays else (False,):
-                    for q in levels:
-                        node = Node(prefill, least, line, mains, relays, q, use_filter, least, pace)
-                        found.append((node, _simple_bound(context, node, least)))
+                    node = Node(prefill, least, line, mains, relays, q, use_filter, least, pace)
+                    found.append((node, _simple_bound(context, node, least)))
     return found
 
 
-def hit_levels(search: Search, line: LineChoice | None, mains: tuple[DecodeChoice, ...]) -> list[tuple[float, float]]:
-    """Intervals of the hit share q to start from: what the line needs at least up to what the largest memory holds."""
+def levels_of(node: Node) -> list[Node]:
+    """The node's range of the hit share in its first intervals."""
+    low, high = node.q
+    if low == high:
+        return [replace(node, whole=False)]
+    edges = [low, *(e for e in LEVELS if low < e < high), high]
+    return [replace(node, q=q, whole=False) for q in itertools.pairwise(edges)]
+
+
+def hit_range(search: Search, line: LineChoice | None, mains: Choices) -> tuple[float, float] | None:
+    """Range of the hit share q: from what the line needs to what the largest memory holds; None if it's empty."""
     context = search.context
     given = context.given_hit_share
     if not context.scenario.engine.decode_prefix_sharing or context.demand.atoms.hit_rate <= 0:
@@ -65,10 +75,8 @@ def hit_levels(search: Search, line: LineChoice | None, mains: tuple[DecodeChoic
     least = least_share(context, line, high)
     if least is None:
         search.stage_excuses.append(_line_excuse(context, line, high))
-        return []
-    low = min(max(low, least), high)
-    edges = [low, *(e for e in LEVELS if low < e < high), high]
-    return [(low, high)] if low == high else list(itertools.pairwise(edges))
+        return None
+    return min(max(low, least), high), high
 
 
 def _simple_bound(context: Context, node: Node, instances: int) -> float:
@@ -79,7 +87,7 @@ def _simple_bound(context: Context, node: Node, instances: int) -> float:
         # a stay of t makes up to t / tau + 1 tokens, each of which may spare main decode more than one
         total -= min(context.rate * pace.relief, total)
         relay = 0.0 if node.use_filter else pace.relay_usd_per_token_s / pace.relief
-    offers = {o.key: o for o in (node.prefill.offer, *(c.option.offer for c in (*node.mains, *node.relays)))}
+    offers = {o.key: o for o in (node.prefill.offer, *node.mains.offers, *node.relays.offers)}
     owned = sum(o.owned_chips * o.usd_per_hour for o in offers.values())
     own = instances * node.prefill.usd_per_hour
     rent = max(total * min(pace.main_usd_per_token_s, relay), pace.main_usd_per_hour) + own - owned
@@ -92,17 +100,15 @@ def _simple_bound(context: Context, node: Node, instances: int) -> float:
     return bill + node.line.port_usd_per_hour + traffic
 
 
-def _choices(
-    search: Search, source: str, target: str, same: bool
-) -> tuple[tuple[DecodeChoice, ...], tuple[DecodeChoice, ...]]:
+def _choices(search: Search, source: str, target: str, same: bool) -> tuple[Choices, Choices]:
     key = f"{source}>{target}"
     if key not in search.choices:
         context, shop = search.context, search.shop
         mains = tuple(o for o in shop.pools["main_decode"] if o.site.name == target)
         relays = () if same else tuple(o for o in shop.pools["relay_decode"] if o.site.name == source)
         search.choices[key] = (
-            tuple(decode_choices(context, mains, context.pooled_slots, tangent=True, relayed=bool(relays))),
-            tuple(decode_choices(context, relays, True, tangent=False)),
+            decode_choices(context, mains, context.pooled_slots, tangent=True, relayed=bool(relays)),
+            decode_choices(context, relays, True, tangent=False),
         )
     return search.choices[key]
 
@@ -125,8 +131,8 @@ def least_count(context: Context, option: PoolOption) -> int:
 
 
 def sibling_of(context: Context, node: Node) -> tuple[Node, float] | None:
-    """The same level with one more prefill instance, opened by the node that has neither been cut nor split."""
-    if node.instances >= min(node.prefill.max_instances, IDLE_FACTOR * node.least + IDLE_EXTRA) or not node.fresh:
+    """The same range with one more prefill instance, opened by the node that has neither been cut nor split."""
+    if node.instances >= min(node.prefill.max_instances, IDLE_FACTOR * node.least + IDLE_EXTRA) or not node.whole:
         return None
     option = node.prefill
     free = option.offer.owned_chips > 0 or option.chips % option.offer.buy_in != 0

@@ -193,9 +193,9 @@ def _figures(context: Context, option: PoolOption) -> Array:
         nic = option.pool(1).prefill.parallelism.tp * option.pool(1).prefill.parallelism.pp
         return np.array([option.chips, cost, atoms.mean(times.alone), heavy, 1.0 / nic])
     pool = option.pool(1)
-    service, held = pool.decode, context.demand.mean_context
-    table = context.step_surface(pool).table(held)
-    kv = float(context.demand.kv_at(np.asarray(held)))
+    service, mean = pool.decode, context.demand.mean_context
+    table = context.step_surface(pool).table(mean)
+    kv = float(context.demand.kv_at(np.asarray(mean)))
     if not np.isfinite(table.seconds[0]):
         return np.array([float(option.chips)])
     most = min(service.max_batch, service.kv_pool_bytes / kv, table.largest_batch(context.tpot_limit_s()))
@@ -203,10 +203,10 @@ def _figures(context: Context, option: PoolOption) -> Array:
     ranks = service.parallelism.tp * service.parallelism.pp
     rate = option.offer.chip.scale_out_bytes_per_s * ranks * context.nic_goodput
     flow = min(rate, _useful_nic(context, option.role))
-    capacity = most if option.role == "relay_decode" else speed
-    figures = [float(option.chips), option.chips / max(capacity, 1e-9), 1.0 / flow]
-    if option.role == "main_decode":
-        figures.append(option.chips / max(service.kv_pool_bytes, 1.0))
+    figures = [float(option.chips), option.chips / max(speed, 1e-9), 1.0 / flow]
+    # a relay holds requests for their transfers' time, whatever its speed; main decode's memory is a cache as well
+    held = most if option.role == "relay_decode" else service.kv_pool_bytes
+    figures.append(option.chips / max(held, 1e-9))
     return np.array(figures, dtype=float)
 
 

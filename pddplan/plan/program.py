@@ -9,11 +9,7 @@ tokens, idle memory that the tuple's hit rate needs, inventory, power, budget, a
 
 from __future__ import annotations
 
-import ctypes
 import math
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pddplan.economics.cost import line_traffic_usd_per_hour, mean_load
-from pddplan.plan.choices import nic_of
-from pddplan.plan.options import PoolOption
-from pddplan.plan.prune import Point, Tuple, without_hopeless
+from pddplan.plan.highs import minimise
+from pddplan.plan.prune import Point, Tuple, fixed_usd_per_hour, possible, relays_beyond, running_usd
 from pddplan.plan.relaxation import Bounds
 from pddplan.serve.context import Context
 from pddplan.spec.types import ChipOffer
@@ -31,7 +26,6 @@ from pddplan.spec.types import ChipOffer
 Array = NDArray[np.float64]
 Index = NDArray[Any]  # columns of the program
 
-MIP_GAP = 1e-5  # of one program; the bound is HiGHS's own dual bound
 BIG_ROOM = 1e18  # bytes, stands for "memory doesn't bind" in the rows
 
 
@@ -74,10 +68,8 @@ def solve_program(
     q_high: float = 1.0,
 ) -> Relaxed | None:
     """Cheapest plan of the tuple under the optimistic rows; None where there is none below the limit."""
-    if not _in_reach(context, bounds):
-        return None
-    level = without_hopeless(context, whole, bounds, limit_usd_per_hour, q_high)
-    if not level.mains:
+    level = possible(context, whole, bounds, limit_usd_per_hour, q_high)
+    if level is None:
         return None
     classes = bounds.classes
     n_main, n_relay, n_class = len(level.mains), len(level.relays), classes.weight.size
@@ -92,9 +84,9 @@ def solve_program(
     if not _physics(context, level, bounds, rows, (mains, relays, x, y)):
         return None
     costs = np.zeros(total)
-    costs[mains] = [c.instances * _running_usd(c.option) for c in level.mains]
-    costs[relays] = [c.instances * _running_usd(c.option) for c in level.relays]
-    constant = level.instances * _running_usd(level.prefill)
+    costs[mains] = [c.instances * running_usd(c.option) for c in level.mains]
+    costs[relays] = [c.instances * running_usd(c.option) for c in level.relays]
+    constant = level.instances * running_usd(level.prefill)
     constant += _inventory(context, level, rows, offers, first_node, costs)
     if level.line is not None:
         constant += level.line.port_usd_per_hour
@@ -104,6 +96,7 @@ def solve_program(
         rows.add((used.astype(float), costs[used]), -math.inf, limit_usd_per_hour - constant)
     _cut_rows(level, rows, relays)
     upper = np.ones(total)
+    upper[x] = classes.may_relay
     upper[y] = np.inf
     upper[first_node:] = np.inf
     if not n_relay:
@@ -111,7 +104,7 @@ def solve_program(
     integral = np.zeros(total)
     integral[: n_main + n_relay] = 1
     integral[first_node:] = 1
-    solved = _highs(costs, integral, upper, rows)
+    solved = minimise(costs, integral, upper, np.array(rows.matrix), np.array(rows.low), np.array(rows.high))
     if solved is None:
         return None
     values, bound = solved
@@ -120,106 +113,49 @@ def solve_program(
     return Relaxed(bound + constant, Point(level.instances, level.mains[int(np.argmax(values[mains]))], relay))
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Nothing that C code prints gets out: HiGHS writes some warnings to stdout whatever its options say, and there
-    they would stand in the middle of the answer. The C library keeps its own buffer, which must be emptied too."""
-    try:
-        kept = os.dup(1)
-    except OSError:  # stdout is closed
-        yield
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    library = ctypes.CDLL(None) if os.name == "posix" else None
-    if library is not None:
-        library.fflush(None)
-    os.dup2(nowhere, 1)
-    try:
-        yield
-    finally:
-        if library is not None:
-            library.fflush(None)
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nowhere)
-
-
-def _highs(costs: Array, integral: Array, upper: Array, rows: _Rows) -> tuple[Array, float] | None:
-    """Solution and dual bound of ``min costs x`` over the rows, 0 <= x <= upper; None where there is none."""
-    from scipy.optimize import Bounds as Box
-    from scipy.optimize import LinearConstraint, milp
-
-    with _quiet():
-        answer = milp(
-            costs,
-            integrality=integral,
-            bounds=Box(np.zeros(costs.size), upper),
-            constraints=LinearConstraint(np.array(rows.matrix), rows.low, rows.high),
-            options={"mip_rel_gap": MIP_GAP, "presolve": True},
-        )
-    if answer.x is None:
-        return None
-    cost = float(costs @ np.round(answer.x * integral, 0))
-    return answer.x, min(cost, float(answer.mip_dual_bound))
-
-
-def _in_reach(context: Context, bounds: Bounds) -> bool:
-    """Whether the best route of every class meets the first-token quantiles: else no program is needed."""
-    classes = bounds.classes
-    best = np.maximum(classes.direct_ok, classes.relay_ok) @ classes.weight
-    return all(best[i] >= limit.quantile - 1e-9 for i, limit in enumerate(context.limits("ttft")))
-
-
 def _main_rows(level: Tuple, bounds: Bounds, rows: _Rows, columns: tuple[Index, Index, Index], handed: Array) -> None:
     """Tokens of main decode, less what hand-overs take, per option; and its idle memory.
 
-    A hand-over of e tokens takes its instance at least e/v, so D = sum (e/v) x is instance-time per second; on I
-    instances each spends u = D/I so. For the option chosen, with each line (a, b) above g(u): a I - b D + Y >= tokens.
+    A hand-over of e tokens takes its instance at least t0 + e/v, and what is handed over is what the relay makes, so
+    D = sum t0 x + Y/v is instance-time per second. Of T tokens/s on I instances that leaves T (a - b D/I), for each
+    line (a, b) above r: T (a - b D/I) + a k Y >= tokens, with k = ``relief``. D/I costs T b/I tokens/s, the most of any
+    count of the option.
     """
     mains, x, one_y = columns
     join = np.concatenate
-    options = list(dict.fromkeys(c.option for c in level.mains))
-    for option in options:
-        mine = np.array([c.option is option for c in level.mains])
-        first = next(c for c in level.mains if c.option is option)
-        counts = np.array([c.instances for c in level.mains], dtype=float)
-        plain = np.array([c.tokens_per_s for c in level.mains])
-        passes = handed / first.extend_tokens_per_s if first.extend_tokens_per_s > 0 else np.zeros(x.size)
-        relief = np.array([first.relief])
-        for a, b in first.drag or ((math.inf, 0.0),):
-            drag = b * passes
-            big = bounds.tokens_per_s + float(drag.sum())
-            most = np.minimum(np.minimum(plain if b == 0.0 else a * counts, a * counts), 4 * big)
+    choices = level.mains
+    for option in dict.fromkeys(choices.options.tolist()):
+        mine = choices.options == option
+        first = int(np.argmax(mine))
+        known = choices.extend_s_per_token[first] > 0 and bool(handed.any())
+        passes = handed * choices.extend_s[first] if known else np.zeros(x.size)
+        each = choices.extend_s_per_token[first] if known else 0.0
+        relief = choices.relief[first : first + 1]
+        of_one = float((choices.tokens / choices.counts)[mine].min())
+        for a, b in choices.lines[first]:
+            drag = b * of_one * passes
+            big = bounds.tokens_per_s * (1.0 + b * of_one * each) + float(drag.sum())
+            most = np.where(mine, np.minimum(a * choices.tokens, 4 * big), big)
             # rows of the options that aren't chosen are switched off by their own binaries
             rows.add(
-                (join([mains, x, one_y]), join([np.where(mine, most, big), -drag, relief])),
+                (join([mains, x, one_y]), join([most, -drag, a * relief - b * of_one * each])),
                 bounds.tokens_per_s * (1 - 1e-9),
                 math.inf,
             )
-        tokens = np.where(mine, np.minimum(plain, 4 * bounds.tokens_per_s), bounds.tokens_per_s)
+        tokens = np.where(mine, np.minimum(choices.tokens, 4 * bounds.tokens_per_s), bounds.tokens_per_s)
         rows.add((join([mains, one_y]), join([tokens, relief])), bounds.tokens_per_s * (1 - 1e-9), math.inf)
     # room - running(tokens) - under way >= idle needed, running by its tangent
-    room = np.array([min(c.room_bytes, BIG_ROOM) for c in level.mains])
-    base = np.array([c.resting[0] + c.resting[1] * bounds.tokens_per_s for c in level.mains])
-    slope = max((c.resting[1] for c in level.mains), default=0.0)
-    held = bounds.kv_running
+    base, slope = choices.resting_at(bounds.tokens_per_s)
+    held, room = bounds.kv_running, np.minimum(choices.room_bytes, BIG_ROOM)
     rows.add(
-        (join([mains, one_y]), join([room - held * np.maximum(base, 0.0), np.array([held * slope])])),
+        (join([mains, one_y]), join([room - held * base, np.array([held * slope])])),
         min(bounds.idle_needed_bytes + bounds.under_way_bytes, BIG_ROOM) * (1 - 1e-9),
         math.inf,
     )
 
 
-def _running_usd(option: PoolOption) -> float:
-    """What an instance costs beside its chips' rent, which the node variables carry [USD/h]."""
-    return option.usd_per_hour - option.chips * option.offer.usd_per_hour
-
-
 def _offers(level: Tuple) -> list[ChipOffer]:
-    found: dict[str, ChipOffer] = {level.prefill.offer.key: level.prefill.offer}
-    for choice in (*level.mains, *level.relays):
-        found.setdefault(choice.option.offer.key, choice.option.offer)
-    return list(found.values())
+    return list({o.key: o for o in (level.prefill.offer, *level.mains.offers, *level.relays.offers)}.values())
 
 
 def _physics(
@@ -244,22 +180,21 @@ def _physics(
         # sum w (x relay_ok + (1 - x) direct_ok) >= q
         gain = classes.weight * (classes.relay_ok[i] - classes.direct_ok[i])
         rows.add((x, gain), limit.quantile - float(classes.weight @ classes.direct_ok[i]) - 1e-9, math.inf)
-    tau = min((c.tau_floor_s for c in level.relays), default=0.0)
+    tau = level.relays.shortest_step_s
     share = rate * classes.weight
     join = np.concatenate
     one_y = np.array([float(y)])
     rows.add((join([x, one_y]), join([share * classes.least, -np.ones(1)])), -math.inf, 0)
-    shift = np.full(relays.size, bounds.shift_tokens_per_s)
-    rows.add((join([x, one_y, relays]), join([share * classes.most, -np.ones(1), shift])), 0, math.inf)
-    slots = np.array([c.slots for c in level.relays])
+    rows.add((join([x, one_y]), join([share * classes.most, -np.ones(1)])), 0, math.inf)
+    slots = level.relays.slots
     rows.add((join([x, relays]), join([share * classes.hold_s, -slots])), -math.inf, 0)
     if not level.use_filter:
         # a stay of t makes at most t / tau + 1 tokens; what the filter keeps counts in full
         rows.add((join([x, one_y, relays]), join([-tau * share, np.array([tau]), -slots])), -math.inf, 0)
         # and all of them no more than the relay's tokens/s with its slots full
-        makes = np.array([min(c.tokens_per_s, BIG_ROOM) for c in level.relays])
+        makes = np.minimum(level.relays.tokens, BIG_ROOM)
         rows.add((join([x, one_y, relays]), join([-share, np.ones(1), -makes])), -math.inf, 0)
-    handed = np.zeros(x.size) if level.use_filter else share * classes.least
+    handed = np.zeros(x.size) if level.use_filter else share
     _main_rows(level, bounds, rows, (mains, x, one_y), handed)
     return True
 
@@ -280,7 +215,7 @@ def _inventory(
             if choice.option.offer.key == offer.key:
                 spare = spares.get(choice.option.role, 0)
                 entries.append((k, float((choice.instances + spare) * choice.option.chips)))
-                costs[k] += spare * _running_usd(choice.option)
+                costs[k] += spare * running_usd(choice.option)
         rows.add(entries, -math.inf, offer.max_chips - fixed)
         node = first_node + o
         rows.add([*entries, (node, -float(offer.buy_in))], -math.inf, offer.owned_chips - fixed)
@@ -296,15 +231,6 @@ def _inventory(
     return fixed_usd_per_hour(context, level.prefill)
 
 
-def fixed_usd_per_hour(context: Context, prefill: PoolOption) -> float:
-    """Bill that no choice changes: owned chips, remote caches, running cost of prefill's spares [USD/h]."""
-    from pddplan.economics.cost import remote_cache_usd_per_hour
-
-    total = sum(remote_cache_usd_per_hour(s) for s in context.scenario.sites)
-    total += sum(o.owned_chips * o.usd_per_hour for s in context.scenario.sites for o in s.offers)
-    return total + context.scenario.spares.get("prefill", 0) * _running_usd(prefill)
-
-
 def _cut_rows(level: Tuple, rows: _Rows, relays: Index) -> None:
     """Refused plans: with the same options at least one count must be larger (below), or the plan differ (exact)."""
     refused = [*((p, False) for p in level.cuts.below), *((p, True) for p in level.cuts.any_relay)]
@@ -315,7 +241,8 @@ def _cut_rows(level: Tuple, rows: _Rows, relays: Index) -> None:
         entries = [
             (k, 1.0) for k, c in enumerate(level.mains) if c.option is not main.option or c.instances > main.instances
         ]
-        entries += _relay_escape(level, point, relays, any_count=any_relay)
+        open_to = relays_beyond(level.relays, point, any_count=any_relay)
+        entries += [(int(r), 1.0) for r in relays[open_to]]
         rows.add(entries, 1, math.inf)
     for point in level.cuts.exact:
         if level.instances != point.prefill or point.main not in level.mains:
@@ -325,21 +252,3 @@ def _cut_rows(level: Tuple, rows: _Rows, relays: Index) -> None:
             rows.add([*entries, *((int(r), -1.0) for r in relays)], -math.inf, 0)
         elif point.relay in level.relays:
             rows.add([*entries, (int(relays[level.relays.index(point.relay)]), 1.0)], -math.inf, 1)
-
-
-def _relay_escape(level: Tuple, point: Point, relays: Index, *, any_count: bool) -> list[tuple[int, float]]:
-    """Relay choices that the cut leaves open."""
-    relay = point.relay
-    if relay is None:
-        return [(int(r), 1.0) for r in relays]
-    if any_count:
-        return [
-            (int(relays[k]), 1.0)
-            for k, c in enumerate(level.relays)
-            if c.tau_floor_s < relay.tau_floor_s * (1 - 1e-9) or nic_of(c.option) > nic_of(relay.option)
-        ]
-    return [
-        (int(relays[k]), 1.0)
-        for k, c in enumerate(level.relays)
-        if c.option is not relay.option or c.instances > relay.instances
-    ]

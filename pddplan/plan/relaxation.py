@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pddplan.errors import Excuse
-from pddplan.plan.choices import Pace, longest_rounds_s
+from pddplan.plan.choices import Pace
 from pddplan.plan.options import PoolOption
 from pddplan.serve.context import Context
 from pddplan.serve.demand import Demand
@@ -38,10 +38,11 @@ class Classes:
 
     weight: Array
     least: Array  # fewest tokens of a relayed request: transfers at q_high, the relay's steps at their longest
-    most: Array  # most: transfers at q_low, hand-over rounds included, the relay's steps at their shortest
+    most: Array  # most: its whole output, for it may stay on the relay; 0 where it can't be relayed
     hold_s: Array  # shortest time on the relay
     direct_ok: Array
     relay_ok: Array
+    may_relay: Array  # 1 where the transfer outlasts a token at q_low, else 0
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,6 @@ class Bounds:
     idle_needed_bytes: float  # that buys q_low
     kv_running: float
     tokens_per_s: float  # all output
-    shift_tokens_per_s: float  # what requests cold between q_low and q_high may add to ``most``
     lag_share: float  # of hits that come before their transfer is through, at most
 
 
@@ -95,26 +95,28 @@ def tuple_bounds(
     if state.rho > context.cap_line * (1 + 1e-9):
         return Excuse("line_utilization", state.rho, context.cap_line, "", "line")
     weight, low_weight = kinds(demand, q[1]), kinds(demand, q[0])
-    least, most, hold = _relay_figures(demand, state, worst, pace, use_filter)
-    longer = np.maximum(most[1] - most[0], 0.0)
-    shift = rate * (q[1] - q[0]) * float(demand.atoms.weight @ longer)
-    if worth is not None and not worth(rate * float((weight * most).sum()) + shift):
+    least, hold = _relay_figures(demand, state, pace)
+    longest = worst.predicted if worst.rho < 1.0 else np.full(weight.shape, math.inf)
+    may = np.where(longest > context.token_time_s, 1.0, 0.0)
+    most = may * demand.atoms.output
+    if worth is not None and not worth(rate * float((weight * most).sum())):
         return None
     direct, relayed = _prompt_shares(context, stage, state, move, relay is not None)
     worst_way, lag = math.inf, 1.0
     if worst.rho < 1.0:
+        waits = min(rate * float((low_weight * demand.atoms.output).sum()) * pace.relay_top_s, pace.relay_slots)
         worst_way = rate * float((low_weight * worst.line_time * demand.kv_prompt).sum())
+        worst_way += waits * float(demand.kv_prompt.max())
         after = np.maximum(worst.exposed - demand.atoms.output[None, :, None] * pace.relay_floor_s, 0.0)
         lag = float((low_weight[..., None] * worst.probability * gap_cdf(after, context.gap)).sum())
     return Bounds(
-        classes=_merge(weight, least, most, hold, direct, relayed),
+        classes=_merge(weight, least, most, hold, direct, relayed, may),
         bytes_per_s=rate * state.bytes_per_request,
         under_way_bytes=rate * float((weight * state.line_time * demand.kv_prompt).sum()),
         under_way_worst=worst_way,
         idle_needed_bytes=context.idle_for_share(q[0] - HELD_TOLERANCE),
         kv_running=float(demand.kv_at(np.asarray(demand.token_context))),
         tokens_per_s=context.output_tokens_per_s,
-        shift_tokens_per_s=shift,
         lag_share=lag if relay is not None else 0.0,
     )
 
@@ -140,26 +142,19 @@ def _prompt_shares(
     return direct, relayed
 
 
-def _relay_figures(
-    demand: Demand, state: LineState, worst: LineState, pace: Pace, use_filter: bool
-) -> tuple[Array, Array, Array]:
-    """Fewest and most tokens of a relayed request and its shortest stay, each averaged over the line's spread.
+def _relay_figures(demand: Demand, state: LineState, pace: Pace) -> tuple[Array, Array]:
+    """Fewest tokens of a relayed request and its shortest stay, averaged over the line's spread.
 
     Averaged after min(n, ...), never before: most of the mean transfer may come from few long ones. Shapes (2, atoms).
     """
     shape = state.exposed.shape[:2]
     n = np.broadcast_to(demand.atoms.output, shape)
     if pace.relay_floor_s <= 0:
-        return np.zeros(shape), n, np.zeros(shape)
+        return np.zeros(shape), np.zeros(shape)
     steps = np.ceil(state.exposed / pace.relay_top_s * (1 - 1e-12))
     least = (np.minimum(n[..., None], steps) * state.probability).sum(axis=2)
     hold = (np.minimum(n[..., None] * pace.relay_floor_s, state.exposed) * state.probability).sum(axis=2)
-    if use_filter or worst.rho >= 1.0 or not math.isfinite(pace.fixed_s):
-        return least, n, hold
-    rounds = longest_rounds_s(worst.exposed, n[..., None], pace)
-    steps = (worst.exposed + rounds) / pace.relay_floor_s + 1.0
-    most = (np.minimum(n[..., None], steps) * worst.probability).sum(axis=2)
-    return least, np.maximum(most, least), hold
+    return least, hold
 
 
 def in_time(stage: PrefillStage, room: Array) -> Array:
@@ -170,7 +165,7 @@ def in_time(stage: PrefillStage, room: Array) -> Array:
     return ok
 
 
-def _merge(weight: Array, least: Array, most: Array, hold: Array, direct: Array, relayed: Array) -> Classes:
+def _merge(weight: Array, least: Array, most: Array, hold: Array, direct: Array, relayed: Array, may: Array) -> Classes:
     """Flatten (2, atoms) and merge neighbours in the relay's stay beyond MAX_CLASSES, each figure at its best."""
     flat = weight.ravel() > 0
     order = np.argsort(hold.ravel()[flat], kind="stable")
@@ -178,14 +173,14 @@ def _merge(weight: Array, least: Array, most: Array, hold: Array, direct: Array,
     def pick(values: Array) -> Array:
         return np.asarray(values.reshape(*values.shape[:-2], flat.size)[..., flat][..., order])
 
-    w, low, high, stay, d, r = (pick(values) for values in (weight, least, most, hold, direct, relayed))
+    w, low, high, stay, d, r, m = (pick(values) for values in (weight, least, most, hold, direct, relayed, may))
     if w.size > MAX_CLASSES:
         starts = np.unique(np.linspace(0, w.size, MAX_CLASSES, endpoint=False).astype(int))
         w = np.add.reduceat(w, starts)
         low, stay = np.minimum.reduceat(low, starts), np.minimum.reduceat(stay, starts)
-        high = np.maximum.reduceat(high, starts)
+        high, m = np.maximum.reduceat(high, starts), np.maximum.reduceat(m, starts)
         d, r = np.maximum.reduceat(d, starts, axis=1), np.maximum.reduceat(r, starts, axis=1)
-    return Classes(w, low, high, stay, d, r)
+    return Classes(w, low, high, stay, d, r, m)
 
 
 def least_sent(context: Context) -> float:

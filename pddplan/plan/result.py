@@ -13,7 +13,7 @@ from pddplan.plan.records import Architecture, CostSplit, LinkPlan, Revenue, Rol
 from pddplan.serve.context import Context
 from pddplan.serve.deployment import Deployment
 from pddplan.serve.evaluate import evaluate
-from pddplan.serve.records import Evaluation
+from pddplan.serve.records import Evaluation, Routing
 from pddplan.units import GBIT_PER_S_IN_BYTES_PER_S
 
 UNKNOWN = Utilization(math.nan, math.nan, math.nan, math.nan)
@@ -116,16 +116,23 @@ def revenue_of(context: Context, tokens_per_hour: Mapping[str, float], usd_per_h
     return Revenue(total, earned["input"], earned["cached_input"], earned["output"], total - usd_per_hour)
 
 
-def headroom_rps(context: Context, deployment: Deployment) -> float:
-    """Rate at which this very plan breaks one of its rows, by bisection; at most 16 times the planned one [1/s]."""
+def headroom_rps(context: Context, deployment: Deployment, routing: Routing | None = None) -> float:
+    """Rate at which this very plan breaks one of its rows, by bisection; at most 16 times the planned one [1/s].
+
+    ``routing``: with the rule for the relay as it is; without, with the best rule for each rate.
+    """
+
+    def holds(rate: float) -> bool:
+        return evaluate(context, deployment, rate, detail=False, routing=routing).feasible
+
     low, high = context.rate, context.rate * 1.25
-    while evaluate(context, deployment, high, detail=False).feasible:
+    while holds(high):
         low, high = high, high * 1.5
         if high > context.rate * MOST_HEADROOM:
             return low
     for _ in range(HEADROOM_STEPS):
         middle = (low + high) / 2
-        low, high = (middle, high) if evaluate(context, deployment, middle, detail=False).feasible else (low, middle)
+        low, high = (middle, high) if holds(middle) else (low, middle)
         if high - low < HEADROOM_TOLERANCE * low:
             break
     return low

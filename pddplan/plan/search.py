@@ -15,9 +15,9 @@ from dataclasses import replace
 
 from pddplan.economics.cost import chips_by_offer
 from pddplan.errors import Excuse
-from pddplan.plan.levels import roots, sibling_of
+from pddplan.plan.levels import levels_of, roots, sibling_of
 from pddplan.plan.program import solve_program
-from pddplan.plan.prune import Cuts, Point, cheapest_pair, least_beside
+from pddplan.plan.prune import Cuts, Point, cheapest_pair, least_beside, possible
 from pddplan.plan.relaxation import in_time, tuple_bounds
 from pddplan.plan.state import GAP, Found, Node, Search
 from pddplan.serve.context import Context
@@ -97,6 +97,10 @@ def _children(search: Search, node: Node, bound: float, stage: PrefillStage) -> 
         search.stage_excuses += [] if bounds is None else [bounds]
         return []
     level = replace(node.level, cuts=search.cuts.get(node.place, Cuts()))
+    if node.whole:
+        # what no hit share allows needs no look at its intervals
+        left = possible(context, level, bounds, search.limit, node.q[1])
+        return [] if left is None else [(child, bound) for child in levels_of(node)]
     relaxed = solve_program(context, level, bounds, search.limit, node.q[1])
     search.programs += 1
     if relaxed is None or relaxed.bound_usd_per_hour >= search.limit:
@@ -109,7 +113,7 @@ def _children(search: Search, node: Node, bound: float, stage: PrefillStage) -> 
             return []
         cuts = search.cuts.get(node.place, Cuts())
         search.cuts[node.place] = replace(cuts, exact=(*cuts.exact, relaxed.point))
-        return [(replace(node, fresh=False), new_bound)]
+        return [(node, new_bound)]
     return _split(search, node, relaxed.point, found, new_bound)
 
 
@@ -155,8 +159,8 @@ def _split(search: Search, node: Node, point: Point, found: Found, bound: float)
     low, high = node.q
     if math.isfinite(q) and low < q < high - SPLIT_MARGIN:
         return [
-            (replace(node, q=(low, q), fresh=False), bound),
-            (replace(node, q=(q, high), fresh=False), bound),
+            (replace(node, q=(low, q)), bound),
+            (replace(node, q=(q, high)), bound),
         ]
     point, found = _largest_refused(search, node, point, found)
     cuts = search.cuts.get(node.place, Cuts())
@@ -168,10 +172,10 @@ def _split(search: Search, node: Node, point: Point, found: Found, bound: float)
     if not math.isfinite(q) and high - low > 2 * SPLIT_MARGIN:
         # no equilibrium to split at: halve, so that either half's figures come closer to its plans
         return [
-            (replace(node, q=(low, middle), fresh=False), bound),
-            (replace(node, q=(middle, high), fresh=False), bound),
+            (replace(node, q=(low, middle)), bound),
+            (replace(node, q=(middle, high)), bound),
         ]
-    return [(replace(node, fresh=False), bound)]
+    return [(node, bound)]
 
 
 def _deployment(context: Context, node: Node, point: Point) -> Deployment:

@@ -84,7 +84,7 @@ def cheapest(
 
 def feasible_result(context: Context, search: Search, best: Found) -> PlanResult:
     """The answer for a found plan."""
-    evaluation = evaluate(context, best.deployment, detail=True)
+    evaluation = evaluate(context, best.deployment, routing=best.evaluation.routing)
     costs, cost, split = cost_of(context, best.deployment, evaluation)
     gap = max(cost.usd_per_hour - search.bound, 0.0) / cost.usd_per_hour if cost.usd_per_hour > 0 else 0.0
     status: Status = "feasible" if search.complete or gap <= GAP else "unknown"
@@ -106,7 +106,7 @@ def feasible_result(context: Context, search: Search, best: Found) -> PlanResult
         evaluation=evaluation,
         goodput_rps=rate,
         within_slo_rps=rate * evaluation.within_slo_share,
-        headroom_rps=headroom_rps(context, best.deployment),
+        headroom_rps=headroom_rps(context, best.deployment, evaluation.routing),
         cost=cost,
         revenue=revenue_of(context, split.tokens_per_hour, cost.usd_per_hour),
         binding=bindings(context, best.deployment, evaluation),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pddplan.economics.cost import Bill, bill
 from pddplan.errors import Excuse
-from pddplan.plan.choices import DecodeChoice, Pace
+from pddplan.plan.choices import Choices, Pace
 from pddplan.plan.options import PoolOption, Shop
 from pddplan.plan.prune import Cuts, Tuple
 from pddplan.serve.context import Context
@@ -54,7 +54,7 @@ class Search:
     cuts: dict[tuple[int, int, bool], Cuts] = field(default_factory=dict)  # by Node.place, for all levels and counts
     programs: int = 0
     evaluations: int = 0
-    choices: dict[str, tuple[tuple[DecodeChoice, ...], tuple[DecodeChoice, ...]]] = field(default_factory=dict)
+    choices: dict[str, tuple[Choices, Choices]] = field(default_factory=dict)
 
     @property
     def limit(self) -> float:
@@ -97,13 +97,13 @@ class Node:
     prefill: PoolOption
     instances: int
     line: LineChoice | None
-    mains: tuple[DecodeChoice, ...]
-    relays: tuple[DecodeChoice, ...]
+    mains: Choices
+    relays: Choices
     q: tuple[float, float]
     use_filter: bool
     least: int  # least stable prefill count
     pace: Pace
-    fresh: bool = True  # a starting interval of q, not looked at yet: it opens the next prefill count
+    whole: bool = True  # q is the whole range, not looked at yet: it opens the next prefill count
 
     @property
     def level(self) -> Tuple:

@@ -142,6 +142,7 @@ def routing_payload(evaluation: Evaluation | None) -> dict[str, float | None] | 
         "filtered_share": finite(routing.filtered_share),
         "relay_token_share": finite(routing.relay_token_share),
         "threshold_s": finite(routing.threshold_s),
+        "stay_s": finite(routing.stay_s),
     }
 
 

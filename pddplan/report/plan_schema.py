@@ -80,6 +80,8 @@ _ROUTING = record(
         "relay_share": MAYBE_SHARE,
         "filtered_share": MAYBE_SHARE,
         "relay_token_share": MAYBE_SHARE,
+        "threshold_s": MAYBE_NUMBER,  # relay iff the predicted exposed transfer is longer; null: never
+        "stay_s": MAYBE_NUMBER,  # least stay on the relay, 0 none; null: to the last token
     },
     nullable=True,
 )

@@ -101,6 +101,9 @@ def routing_lines(view: View) -> list[str]:
         f"{percent(routing.direct_share)} direct, {percent(routing.relay_share)} by the relay"
         f" (which makes {percent(routing.relay_token_share)} of the output tokens)"
     )
+    if routing.stay_s > 0:
+        until = f"for {seconds(routing.stay_s)} at least" if math.isfinite(routing.stay_s) else "to their last token"
+        text += f", where they stay {until} to spare main decode"
     if routing.filtered_share:
         text += f", {percent(routing.filtered_share)} finish on the relay"
     if view.explain and evaluation.hand_over_limit_tokens is not None:

@@ -22,6 +22,7 @@ from pddplan.spec.types import Metric, Role, Scenario, SloLimit
 Array = NDArray[np.float64]
 
 RESIDENCE_POINTS = 3000
+DEFAULT_TOKEN_TIME_S = 0.05
 LINE_CAP = 0.97  # a mean load beyond it has no usable tail: s(m, rho) > 30 at m = 1
 
 
@@ -96,6 +97,12 @@ class Context:
         """Tightest TPOT limit [s], inf without one: the batch that engines are set to."""
         return min((s.limit_s for s in self.scenario.slo if s.metric == "tpot"), default=float("inf"))
 
+    @property
+    def token_time_s(self) -> float:
+        """What a user takes for the time of one token: the TPOT limit, 50 ms without one [s]."""
+        limit = self.tpot_limit_s()
+        return limit if math.isfinite(limit) else DEFAULT_TOKEN_TIME_S
+
     def limits(self, metric: Metric) -> tuple[SloLimit, ...]:
         return tuple(s for s in self.scenario.slo if s.metric == metric)
 
@@ -147,6 +154,16 @@ class Context:
     def typical_step_s(self, pool: Pool) -> float:
         """Step time at ``typical_batch`` and the mean context [s]."""
         return self._typical(pool)[1]
+
+    def staying_pays(self, main: Pool) -> bool:
+        """Whether a token that the relay makes can cost main decode less than making it: ``v > g``, an extend pass
+        against an instance's tokens/s at the TPOT limit (half of g, for contexts that are longer than the mean)."""
+        batch, step = self._typical(main)
+        if not math.isfinite(step):
+            return True
+        speed = float(np.max(self.extend_cost(main)[1].tokens_per_s))
+        whole = 2.0 * batch / self.step_surface(main).table(self.demand.mean_context).at(2.0 * batch)
+        return speed > 0.5 * whole
 
     def _typical(self, pool: Pool) -> tuple[float, float]:
         key = id(pool.service)

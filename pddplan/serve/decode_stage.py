@@ -31,7 +31,7 @@ class MainLoad:
     tokens: float  # E[n - e]
     context: float  # length-biased mean
     share: float  # of requests that have tokens left
-    under_way_bytes: float  # E[line time x KV(L)]
+    under_way_bytes: float  # E[(line time + the wait for the relay's hand-over) x KV(L)]
 
 
 def main_load(demand: Demand, line: LineState, ways: Routed | None, relay: RelayState | None) -> MainLoad:
@@ -43,11 +43,15 @@ def main_load(demand: Demand, line: LineState, ways: Routed | None, relay: Relay
     direct = np.where(ways.on_relay, 0.0, line.weight).sum(axis=0)
     n, prompt = atoms.output[ways.atom][:, None], atoms.prompt[ways.atom][:, None]
     left = n - relay.eager
-    mass = ways.relayed[:, None] * line.probability
+    mass = ways.mass
     work = mass * left
     tokens = float(direct @ atoms.output + work.sum())
     moment = float(direct @ demand.output_context + (work * (prompt + 0.5 * (n + relay.eager))).sum())
     share = float(direct.sum() + mass[left > 0].sum())
+    # what the transfer brought waits here until the relay hands over
+    under_way += float(
+        (ways.mass * np.maximum(relay.hold_s - ways.exposed, 0.0)).sum(axis=1) @ demand.kv_prompt[ways.atom]
+    )
     return MainLoad(tokens, moment / tokens if tokens > 0 else atoms.mean(atoms.prompt), share, under_way)
 
 

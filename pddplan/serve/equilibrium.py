@@ -9,12 +9,19 @@ from numpy.typing import NDArray
 
 from pddplan.errors import Excuse
 from pddplan.serve.context import Context
-from pddplan.serve.decode_stage import MainState, main_load, main_state
+from pddplan.serve.decode_stage import ADMISSION_EPSILON, MainState, main_load, main_state
 from pddplan.serve.deployment import Deployment, Pool
 from pddplan.serve.line_stage import LineState, Transfer, line_state
 from pddplan.serve.prefill_stage import PrefillStage
 from pddplan.serve.relay import filtered_weights, finishes_on_relay, last_turn_probability, saved_bytes
-from pddplan.serve.relay_stage import HandOver, RelayState, Routed, relay_and_hand_over, routed
+from pddplan.serve.relay_stage import (
+    HandOver,
+    RelayState,
+    Routed,
+    longest_stay_s,
+    relay_and_hand_over,
+    routed,
+)
 from pddplan.serve.residency import gap_cdf, held_share
 
 Array = NDArray[np.float64]
@@ -25,7 +32,7 @@ MAX_ROUNDS = 25
 
 @dataclass(frozen=True)
 class Flow:
-    """All stages at one hit share q and one relay threshold. Weights are shares of all requests."""
+    """All stages at one hit share q, relay threshold and least stay there. Weights are shares of all requests."""
 
     held_share: float
     next_held_share: float
@@ -35,6 +42,7 @@ class Flow:
     handover: HandOver | None
     main: MainState
     threshold_s: float
+    stay_s: float = 0.0
     saved_bytes: float = 0.0  # per request, by the filter
     owed_bytes: float = 0.0
 
@@ -64,8 +72,35 @@ def flow_at(
     rate: float,
     held_share: float,
     threshold_s: float,
+    stay_s: float = 0.0,
 ) -> Flow | Excuse:
     """All stages when main decode holds a share ``held_share`` of the prefixes; Excuse where a stage has no answer."""
+    routes = _routes(context, deployment, move, stage, rate, held_share, threshold_s)
+    if isinstance(routes, Excuse):
+        return routes
+    line, ways, saved, owed = routes
+    relay: RelayState | None = None
+    handed: HandOver | None = None
+    if ways is not None:
+        relay, handed = _relay(context, deployment, ways, move, rate, stay_s)
+    state = _main(context, deployment, line, ways, relay, handed, rate)
+    if isinstance(state, Excuse):
+        return state
+    fixed = pinned_share(context, deployment)
+    following = fixed if fixed is not None else _hit_share(context, state.residence_s, ways, relay)
+    return Flow(held_share, following, line, ways, relay, handed, state, threshold_s, stay_s, saved, owed)
+
+
+def _routes(
+    context: Context,
+    deployment: Deployment,
+    move: Transfer,
+    stage: PrefillStage,
+    rate: float,
+    held_share: float,
+    threshold_s: float,
+) -> tuple[LineState, Routed | None, float, float] | Excuse:
+    """The line, who starts on the relay, and the filter's saved and owed bytes per request."""
     demand = context.demand
     line = line_state(demand, move, stage, rate, held_share)
     if line.rho >= 1.0:
@@ -80,16 +115,34 @@ def flow_at(
             # what is owed comes back with a later turn, so the line carries all but the saved bytes
             line = line_state(demand, move, stage, rate, held_share, 1.0 - saved / max(line.bytes_per_request, 1e-9))
         ways = routed(line, on_relay, filtered) if on_relay.any() else None
-    relay: RelayState | None = None
-    handed: HandOver | None = None
-    if ways is not None:
-        relay, handed = _relay(context, deployment, ways, move, rate)
-    state = _main(context, deployment, line, ways, relay, handed, rate)
-    if isinstance(state, Excuse):
-        return state
-    fixed = pinned_share(context, deployment)
-    following = fixed if fixed is not None else _hit_share(context, state.residence_s, ways, relay)
-    return Flow(held_share, following, line, ways, relay, handed, state, threshold_s, saved, owed)
+    return line, ways, saved, owed
+
+
+def longest_stay(
+    context: Context,
+    deployment: Deployment,
+    stage: PrefillStage,
+    move: Transfer,
+    rate: float,
+    held_share: float,
+    threshold_s: float,
+) -> float:
+    """Longest stay on the relay that its slots allow, see ``longest_stay_s``; 0 where nobody is relayed [s]."""
+    routes = _routes(context, deployment, move, stage, rate, held_share, threshold_s)
+    if isinstance(routes, Excuse) or routes[1] is None or deployment.relay is None:
+        return 0.0
+    pool, ways = deployment.relay, routes[1]
+    return longest_stay_s(
+        context.demand,
+        pool,
+        context.step_surface(pool),
+        ways,
+        rate,
+        context.tpot_limit_s(),
+        lambda stay: _relay(context, deployment, ways, move, rate, stay)[0].requests,
+        context.cap("relay_decode"),
+        ADMISSION_EPSILON,
+    )
 
 
 def _filter(
@@ -111,7 +164,7 @@ def _filter(
 
 
 def _relay(
-    context: Context, deployment: Deployment, ways: Routed, move: Transfer, rate: float
+    context: Context, deployment: Deployment, ways: Routed, move: Transfer, rate: float, stay_s: float
 ) -> tuple[RelayState, HandOver]:
     """Relay and hand-over; main decode's running step, which the hand-over waits for, is taken at a typical batch."""
     main, pool = deployment.main, deployment.relay
@@ -126,6 +179,7 @@ def _relay(
         move.rtt_s,
         context.extend_cost(main),
         context.typical_step_s(main),
+        stay_s,
     )
 
 
@@ -175,8 +229,7 @@ def _hit_share(context: Context, residence_s: float, ways: Routed | None, relay:
     late = after > 0
     if not late.any():
         return share
-    mass = (ways.mass * (ways.relayed / ways.weight)[:, None])[late]
-    return share * (1.0 - float(mass @ gap_cdf(after[late], context.gap)))
+    return share * (1.0 - float(ways.mass[late] @ gap_cdf(after[late], context.gap)))
 
 
 def equilibrium(
@@ -187,6 +240,7 @@ def equilibrium(
     rate: float,
     threshold_s: float,
     start: float = 1.0,
+    stay_s: float = 0.0,
 ) -> Flow | Excuse:
     """Largest fixed point of q -> q', from q = 1 downwards.
 
@@ -196,12 +250,12 @@ def equilibrium(
     """
     fixed = pinned_share(context, deployment)
     held = start if fixed is None else fixed
-    flow = flow_at(context, deployment, stage, move, rate, held, threshold_s)
+    flow = flow_at(context, deployment, stage, move, rate, held, threshold_s, stay_s)
     for _ in range(MAX_ROUNDS):
         if isinstance(flow, Excuse) or abs(flow.next_held_share - held) <= HELD_TOLERANCE:
             return flow
         held = flow.next_held_share
-        flow = flow_at(context, deployment, stage, move, rate, held, threshold_s)
+        flow = flow_at(context, deployment, stage, move, rate, held, threshold_s, stay_s)
     return flow
 
 
@@ -217,8 +271,8 @@ def loop_gain(
         return 0.0
     step = 0.01
     high, low = min(flow.held_share + step, 1.0), max(flow.held_share - step, 0.0)
-    at_high = flow_at(context, deployment, stage, move, rate, high, flow.threshold_s)
-    at_low = flow_at(context, deployment, stage, move, rate, low, flow.threshold_s)
+    at_high = flow_at(context, deployment, stage, move, rate, high, flow.threshold_s, flow.stay_s)
+    at_low = flow_at(context, deployment, stage, move, rate, low, flow.threshold_s, flow.stay_s)
     if isinstance(at_high, Excuse) or isinstance(at_low, Excuse):
         return 1.0
     return abs(at_high.next_held_share - at_low.next_held_share) / (high - low)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,41 +12,16 @@ from pddplan.serve.aggregated import evaluate_aggregated
 from pddplan.serve.context import Context
 from pddplan.serve.decode_stage import ADMISSION_EPSILON
 from pddplan.serve.deployment import Deployment
-from pddplan.serve.equilibrium import Flow, equilibrium, loop_gain
-from pddplan.serve.line_stage import Transfer, transfer
-from pddplan.serve.metrics import Latencies, latencies, rows
+from pddplan.serve.equilibrium import Flow, equilibrium, longest_stay, loop_gain, pinned_share
+from pddplan.serve.line_stage import LineState, Transfer, line_state, transfer
+from pddplan.serve.metrics import latencies, rows
 from pddplan.serve.prefill_stage import PrefillStage
 from pddplan.serve.records import Evaluation, LineLoad, PoolLoad, Routing
+from pddplan.serve.relay_rule import Answer, best_threshold, default_threshold_s, thresholds
 from pddplan.serve.slo import excuses_of_slo, slo_values
 from pddplan.spec.types import Role
 
-RELAY_THRESHOLD_STEPS = 8.0  # default relay rule: exposed transfer above 8 x the TPOT limit (2-model, relay rule)
-DEFAULT_THRESHOLD_S = 0.4  # the same at 50 ms, where no TPOT limit is given
 START_MARGIN = 2e-3  # above the hit share of the first threshold, where the search for those of the others starts
-THRESHOLD_CLASSES = 12  # class boundaries tried beside the default
-
-
-def default_threshold_s(context: Context) -> float:
-    """Relay threshold theta = 8 x the TPOT limit [s]."""
-    limit = context.tpot_limit_s()
-    return RELAY_THRESHOLD_STEPS * limit if math.isfinite(limit) else DEFAULT_THRESHOLD_S
-
-
-def thresholds(context: Context, flow: Flow | None) -> tuple[float, ...]:
-    """Relay thresholds a plan may use beside the default, ascending from 0 (relay all) to inf (none).
-
-    Between them class boundaries of the predicted exposed transfer: classes hold equal shares of the relay work, so
-    that heavy requests have boundaries of their own.
-    """
-    values = [0.0, default_threshold_s(context), math.inf]
-    if flow is not None:
-        order = np.argsort(flow.line.predicted, axis=None)
-        predicted = flow.line.predicted.ravel()[order]
-        work = np.cumsum((flow.line.weight.ravel()[order]) * np.maximum(predicted, 1e-6))
-        if work[-1] > 0:
-            at = np.searchsorted(work / work[-1], np.arange(1, THRESHOLD_CLASSES) / THRESHOLD_CLASSES)
-            values += [float(v) for v in predicted[np.minimum(at, predicted.size - 1)]]
-    return tuple(sorted(set(values)))
 
 
 @dataclass(frozen=True)
@@ -61,37 +35,21 @@ class _Case:
     rate: float
 
 
-@dataclass(frozen=True)
-class _Answer:
-    """A case at one relay threshold; without a flow where a stage gave out."""
-
-    evaluation: Evaluation
-    flow: Flow | None = None
-    mixtures: Latencies | None = None
-
-    @property
-    def late(self) -> bool:
-        """Whether a first-token row fails."""
-        return any(e.constraint.startswith("ttft") for e in self.evaluation.excuses)
-
-    @property
-    def relay_limited(self) -> bool:
-        """Whether more relay could have mattered: a row of its own fails."""
-        return any(e.subject in ("relay_decode", "relay") for e in self.evaluation.excuses)
-
-    @property
-    def badness(self) -> tuple[int, float]:
-        """Order of failed answers: those of a stage that gave out last, then by the worst relative violation."""
-        worst = max((e.ratio if math.isfinite(e.ratio) else 1e9 for e in self.evaluation.excuses), default=0.0)
-        return (0 if self.flow is not None else 1, worst)
-
-
-def evaluate(context: Context, deployment: Deployment, rate: float | None = None, *, detail: bool = True) -> Evaluation:
+def evaluate(
+    context: Context,
+    deployment: Deployment,
+    rate: float | None = None,
+    *,
+    detail: bool = True,
+    routing: Routing | None = None,
+) -> Evaluation:
     """Evaluate a deployment at ``rate`` (default: the scenario's) under the full model.
 
     The relay threshold is the default one if that holds every row, else one of ``thresholds`` that does, else the
-    one that breaks the rows least. ``detail`` False skips what no row needs: quantiles, loads, the share within the
-    SLO (nan).
+    one that breaks the rows least. Requests stay on the relay as long as their transfer takes; where main decode has
+    too much to do, as long as the relay's slots allow (so a quicker transfer never leaves main decode more to do).
+    ``detail`` False skips what no row needs: quantiles, loads, the share within the SLO (nan). ``routing``: keep
+    the rule for the relay that this evaluation found, instead of looking for one.
     """
     at = context.rate if rate is None else rate
     if deployment.aggregated is not None:
@@ -102,53 +60,43 @@ def evaluate(context: Context, deployment: Deployment, rate: float | None = None
         return _failed((stage,))
     move = transfer(context.demand, deployment, stage, context.nic_goodput)
     case = _Case(context, deployment, stage, move, at)
+    if routing is not None:
+        threshold = math.inf if routing.threshold_s is None else routing.threshold_s
+        kept = _at_threshold(case, threshold, stay_s=routing.stay_s)
+        return _completed(case, kept) if detail else kept.evaluation
     best = _at_threshold(case, default_threshold_s(context) if deployment.relay is not None else math.inf)
     if not best.evaluation.feasible and deployment.relay is not None:
         near = 1.0 if best.flow is None else min(best.flow.held_share + START_MARGIN, 1.0)
-        ladder = thresholds(context, best.flow)
-        best = _best_threshold(
-            ladder, lambda theta: _at_threshold(case, theta, near), best, default_threshold_s(context)
+        line = best.flow.line if best.flow is not None else _first_line(case)
+        ladder = thresholds(context, line)
+        best = best_threshold(
+            ladder,
+            lambda theta: _at_threshold(case, theta, near),
+            lambda theta, plain: _longer(case, theta, near, plain),
+            context.staying_pays(deployment.main),
+            best,
+            default_threshold_s(context),
         )
     return _completed(case, best) if detail else best.evaluation
 
 
-def _best_threshold(
-    ladder: tuple[float, ...], at_threshold: Callable[[float], _Answer], first: _Answer, default_s: float
-) -> _Answer:
-    """A threshold of the ladder (ascending) that holds, or the least bad one, from the default's answer.
+def _first_line(case: _Case) -> LineState:
+    """The line where ``equilibrium`` starts: classes of the transfers where no stage came to an answer."""
+    pinned = pinned_share(case.context, case.deployment)
+    return line_state(case.context.demand, case.move, case.stage, case.rate, 1.0 if pinned is None else pinned)
 
-    A lower threshold relays more, so the first token only improves: the highest threshold that isn't late is found by
-    bisection. Below it the loads decide. They have one valley: relaying a long transfer takes more tokens off
-    main decode than its extend passes cost, relaying a short one doesn't; so the walk down ends where they rise.
-    """
-    best, limited = first, first.relay_limited
-    known = ladder.index(default_s)
-    seen: dict[int, _Answer] = {known: first}
 
-    def at(index: int) -> _Answer:
-        nonlocal best, limited
-        if index not in seen:
-            seen[index] = at_threshold(ladder[index])
-            limited = limited or seen[index].relay_limited
-            best = min(best, seen[index], key=lambda answer: answer.badness)
-        return seen[index]
-
-    # ladder[low] is taken as in time
-    low, high = (0, max(known - 1, 0)) if first.late else (known, len(ladder) - 1)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if at(middle).evaluation.feasible:
-            return seen[middle]
-        low, high = (low, middle - 1) if seen[middle].late else (middle, high)
-    before = math.inf
-    for index in range(low, -1, -1):
-        if at(index).evaluation.feasible:
-            return seen[index]
-        load = seen[index].badness[1]
-        if load > before * (1 + 1e-6):
-            break
-        before = load
-    return replace(best, evaluation=replace(best.evaluation, relay_limited=limited))
+def _longer(case: _Case, threshold_s: float, near: float, plain: Answer) -> Answer:
+    """The case at a threshold with the longest stay that the relay's slots allow, half of it where that breaks another
+    row than main decode's. ``plain``: the answer without a stay."""
+    held = near if plain.flow is None else plain.flow.held_share
+    longest = longest_stay(case.context, case.deployment, case.stage, case.move, case.rate, held, threshold_s)
+    if longest <= 0.0:
+        return replace(plain, full=True)
+    answer = _at_threshold(case, threshold_s, near, longest)
+    if not answer.evaluation.feasible and not answer.overloaded:
+        answer = min(answer, _at_threshold(case, threshold_s, near, 0.5 * longest), key=lambda a: a.badness)
+    return replace(answer, full=math.isfinite(longest))
 
 
 def _failed(excuses: tuple[Excuse, ...]) -> Evaluation:
@@ -156,12 +104,12 @@ def _failed(excuses: tuple[Excuse, ...]) -> Evaluation:
     return Evaluation((), {}, None, routing, math.nan, math.nan, math.nan, excuses, 0.0)
 
 
-def _at_threshold(case: _Case, threshold_s: float, start: float = 1.0) -> _Answer:
-    """Every row of the case at one relay threshold; the loop gain is looked at where all others hold."""
+def _at_threshold(case: _Case, threshold_s: float, start: float = 1.0, stay_s: float = 0.0) -> Answer:
+    """Every row of the case at one relay threshold and stay; the loop gain is looked at where all others hold."""
     context = case.context
-    flow = equilibrium(context, case.deployment, case.stage, case.move, case.rate, threshold_s, start)
+    flow = equilibrium(context, case.deployment, case.stage, case.move, case.rate, threshold_s, start, stay_s)
     if isinstance(flow, Excuse):
-        return _Answer(_failed((flow,)))
+        return Answer(_failed((flow,)))
     excuses = _loads(context, case.deployment, case.stage, flow, case.rate)
     table = rows(context, case.deployment, case.stage, case.move, flow)
     mixtures = latencies(context, case.stage, flow, table, context.scenario.engine.router_delay_s)
@@ -184,7 +132,7 @@ def _at_threshold(case: _Case, threshold_s: float, start: float = 1.0) -> _Answe
         excuses=tuple(excuses),
         within_slo_share=mixtures.within if within is not None else math.nan,
     )
-    return _Answer(evaluation, flow, mixtures)
+    return Answer(evaluation, flow, mixtures)
 
 
 def _gain(case: _Case, flow: Flow) -> float:
@@ -195,7 +143,7 @@ def _unstable(gain: float) -> list[Excuse]:
     return [Excuse("loop_gain", gain, 1.0, "", "main_decode")] if gain >= 1.0 else []
 
 
-def _completed(case: _Case, answer: _Answer) -> Evaluation:
+def _completed(case: _Case, answer: Answer) -> Evaluation:
     """The answer's evaluation with all quantiles and loads."""
     flow, mixtures, base = answer.flow, answer.mixtures, answer.evaluation
     if flow is None or mixtures is None:
@@ -281,6 +229,7 @@ def _routing(context: Context, flow: Flow) -> Routing:
         filtered_share=filtered,
         relay_token_share=tokens / context.demand.mean_output,
         threshold_s=threshold,
+        stay_s=flow.stay_s if relay is not None else 0.0,
         saved_bytes_share=flow.saved_bytes / sent,
         owed_bytes_share=flow.owed_bytes / sent,
     )

@@ -45,7 +45,7 @@ class Mixture:
 
         P(latency > t) falls continuously between the constants and jumps at each (those who don't wait). So the first
         constant at which it is at most 1 - q is looked up; the quantile is that one if it jumps past 1 - q there, else
-        a root before it, by Brent's method on the logarithm (close to a straight line in t).
+        a root before it, by the Illinois method on the logarithm (close to a straight line in t).
         """
         constant, weight = self._ascending
         cumulative = np.cumsum(weight)
@@ -80,8 +80,6 @@ class Mixture:
 
     def _root(self, low: float, high: float, target: float) -> float:
         """Where the share above falls to ``target`` between two neighbouring constants, or beyond the last [s]."""
-        from scipy.optimize import brentq
-
         if math.isinf(high):
             return high
         count = int(self._ascending[0].searchsorted(low, side="right"))
@@ -90,7 +88,18 @@ class Mixture:
         def excess(t_s: float) -> float:
             return math.log(max(certain + self._waiting(count, t_s), 1e-300)) - goal
 
-        return float(brentq(excess, low, high, xtol=1e-12, rtol=1e-10)) if excess(low) > 0 else low
+        # Illinois; not scipy.optimize, whose import takes longer than all roots of a plan
+        above, below, last = excess(low), excess(high), 0
+        while above > 0 and high - low > 1e-10 * high:
+            middle = min(max(high - below * (high - low) / (below - above), low), high)
+            at = excess(middle)
+            if abs(at) < 1e-13:
+                return middle
+            if at > 0:
+                low, above, below, last = middle, at, below * (0.5 if last > 0 else 1.0), 1
+            else:
+                high, below, above, last = middle, at, above * (0.5 if last < 0 else 1.0), -1
+        return high if above > 0 else low
 
     def owner(self, t_s: float) -> str:
         """Stage with the largest mean addend among the requests whose latency lies around t.

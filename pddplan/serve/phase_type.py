@@ -300,6 +300,16 @@ def tabulate(start: Array, age: Array, starts: Array, mean: float) -> WaitTable:
     return WaitTable(float(values[0]), mean, grid, log_survival, tail)
 
 
+def exponential(matrix: Array) -> Array:
+    """e^matrix of a matrix with nonnegative off-diagonal, by scaling and squaring; not scipy.linalg, whose import takes
+    longer than all of these."""
+    halvings = max(int(np.ceil(np.log2(max(float(np.abs(matrix).max()) * len(matrix), 1e-300)))), 0)
+    power = _small_exponential(matrix / 2.0**halvings)
+    for _ in range(halvings):
+        power = power @ power
+    return power
+
+
 def _small_exponential(matrix: Array) -> Array:
     """e^matrix of a matrix with nonnegative off-diagonal and norm below about 1, by Taylor series after a shift."""
     shift = float(np.max(-np.diag(matrix)))

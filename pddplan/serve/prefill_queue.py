@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pddplan.errors import Excuse
-from pddplan.serve.phase_type import fit_phases, tabulate
+from pddplan.serve.phase_type import exponential, fit_phases, tabulate
 from pddplan.serve.queueing import Moments, WaitingLaw, law_of, mean_of_table, waiting_law
 
 Array = NDArray[np.float64]
@@ -119,15 +119,15 @@ class _Home:
 
 def _home(hit: Moments, miss: Moments, rho: float, threshold: float) -> _Home:
     """Phases, and the solution of the level-crossing equation up to the threshold."""
-    from scipy.linalg import block_diag, expm
-
     (alpha, hit_generator), (beta, miss_generator) = fit_phases(*hit), fit_phases(*miss)
     rate = rho / hit[0]
     hits, misses = np.concatenate([alpha, 0.0 * beta]), np.concatenate([0.0 * alpha, beta])
-    generator = np.asarray(block_diag(hit_generator, miss_generator))
+    hit_size = len(hit_generator)
+    generator = np.zeros((hit_size + len(miss_generator),) * 2)
+    generator[:hit_size, :hit_size], generator[hit_size:, hit_size:] = hit_generator, miss_generator
     arrivals = np.outer(np.ones(len(hits)), hits)
     full = generator + rate * arrivals
-    way = np.asarray(expm(full * threshold))
+    way = exponential(full * threshold)
     sums = np.linalg.solve(-full, np.ones(len(full)))
     ends = (hits @ way, misses @ way)
     mass = (float((hits - ends[0]) @ sums), float((misses - ends[1]) @ sums))

@@ -51,6 +51,7 @@ class Routing:
     filtered_share: float
     relay_token_share: float
     threshold_s: float | None  # relay iff the predicted exposed transfer exceeds it
+    stay_s: float = 0.0  # least stay on the relay, inf to the last token
     saved_bytes_share: float = 0.0
     owed_bytes_share: float = 0.0
 

@@ -6,6 +6,8 @@ everything here has one row for each of them; axis 1 are the spread points of th
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,12 +25,14 @@ from pddplan.serve.handover import (
     rounds_until,
 )
 from pddplan.serve.line_stage import LineState
+from pddplan.serve.occupancy_law import max_offered
 from pddplan.serve.relay import eager_tokens
 from pddplan.serve.steps import Slots, StepSurface, StepTable, slots
 
 Array = NDArray[np.float64]
 
 RELAY_ROUNDS = 4
+STAY_ROUNDS, STAY_HALVINGS, STAY_MARGIN = 4, 30, 2e-3
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Routed:
     relayed: Array  # weight of P -> RLD -> MD
     filtered: Array  # weight of P -> RLD only
     exposed: Array  # (rows, points)
-    mass: Array  # (rows, points) weight of a row's points
+    mass: Array  # (rows, points) ``relayed`` by the points of the line's spread
 
     @property
     def weight(self) -> Array:
@@ -53,7 +57,7 @@ def routed(line: LineState, on_relay: NDArray[np.bool_], filtered: Array | None)
     kind, atom = np.nonzero(on_relay)
     weight = line.weight[kind, atom]
     stays = np.zeros_like(weight) if filtered is None else filtered[kind, atom]
-    mass = weight[:, None] * line.probability
+    mass = (weight - stays)[:, None] * line.probability
     return Routed(on_relay, kind, atom, weight - stays, stays, line.exposed[kind, atom], mass)
 
 
@@ -123,6 +127,7 @@ class RelayState:
     load: float
     eager: Array
     hold_s: Array
+    stay_s: float
 
     @cached_property
     def p_wait(self) -> float:
@@ -139,21 +144,24 @@ def relay_state(
     context: float,
     rate: float,
     extra_s: Array | float,
+    stay_s: float,
 ) -> RelayState:
-    """Relay at the rate: eager tokens, holding times, slots. ``extra_s``: what the hand-over adds to the exposed time.
+    """Relay at the rate: eager tokens, holding times, slots. A request is handed over when its transfer is through, but
+    not before ``stay_s``; ``extra_s``: what the hand-over adds to that.
 
-    tau depends on the batch, the batch on tau only where outputs end before their transfer: a few rounds settle it.
+    tau depends on the batch, the batch on tau only where outputs end before their stay: a few rounds settle it.
     """
     n = demand.atoms.output[ways.atom][:, None]
-    reach = ways.exposed + extra_s
+    reach = np.maximum(ways.exposed, stay_s) + extra_s
+    kept = float(ways.filtered @ n[:, 0])  # tokens that the filter keeps here
     tau, requests = float(table.seconds[0]), 0.0
     hold = reach
     outlasts = bool((n * tau >= reach).all())  # at the least tau, so at any
     for _ in range(RELAY_ROUNDS):
         hold = reach if outlasts else np.minimum(n * tau, reach)
-        requests = rate * float(np.einsum("rp,rp->", ways.mass, hold))  # einsum: no threads
+        requests = rate * (float(np.einsum("rp,rp->", ways.mass, hold)) + kept * tau)  # einsum: no threads
         before, tau = tau, table.at(max(requests / pool.instances, 1.0))
-        if outlasts or tau == before:
+        if (outlasts and kept == 0.0) or tau == before:
             break
     return RelayState(
         tau_s=tau,
@@ -163,6 +171,7 @@ def relay_state(
         load=requests / max(allowed.total, 1e-9),
         eager=eager_tokens(n, reach, 0.0, tau),
         hold_s=hold,
+        stay_s=stay_s,
     )
 
 
@@ -176,17 +185,14 @@ def relay_and_hand_over(
     rtt_s: float,
     costs: tuple[ExtendCost, ExtendCost],
     step_main_s: float,
+    stay_s: float = 0.0,
 ) -> tuple[RelayState, HandOver]:
     """Relay and hand-over together, in two rounds: the hand-over's own rounds keep the relay a little longer, which
     changes what it hands over. ``costs``: the pass that is waited for, and what it adds to the others' steps."""
-    total = float(ways.weight.sum())
-    context = float(ways.weight @ demand.middle_context[ways.atom]) / total
-    kv = float(ways.weight @ demand.kv_session[ways.atom]) / total
-    table = surface.table(context)
-    allowed = slots(pool, table, kv, pool.decode.kv_pool_bytes * pool.instances, tpot_limit_s, pooled=True)
+    context, table, allowed = _slots(demand, pool, surface, ways, tpot_limit_s)
     extra: Array | float = 0.0
     for last in (False, True):
-        relay = relay_state(demand, pool, table, allowed, ways, context, rate, extra)
+        relay = relay_state(demand, pool, table, allowed, ways, context, rate, extra, stay_s)
         single = float(one_shot_share(min(relay.load, 5.0), max(int(allowed.total), 1)))
         rounds = rounds_until(relay.eager, as_floats(rtt_s), costs[0], as_floats(relay.tau_s))
         handed = HandOver(relay.eager, *rounds, rtt_s, relay.tau_s, *costs, step_main_s, single)
@@ -194,3 +200,66 @@ def relay_and_hand_over(
             break
         extra = handed.extra_relay_s
     return relay, handed
+
+
+def _slots(
+    demand: Demand, pool: Pool, surface: StepSurface, ways: Routed, tpot_limit_s: float
+) -> tuple[float, StepTable, Slots]:
+    """Mean context of the relayed requests, the relay's steps there, and its slots."""
+    total = float(ways.weight.sum())
+    context = float(ways.weight @ demand.middle_context[ways.atom]) / total
+    kv = float(ways.weight @ demand.kv_session[ways.atom]) / total
+    table = surface.table(context)
+    allowed = slots(pool, table, kv, pool.decode.kv_pool_bytes * pool.instances, tpot_limit_s, pooled=True)
+    return context, table, allowed
+
+
+def longest_stay_s(
+    demand: Demand,
+    pool: Pool,
+    surface: StepSurface,
+    ways: Routed,
+    rate: float,
+    tpot_limit_s: float,
+    requests_at: Callable[[float], float],
+    cap: float,
+    epsilon: float,
+) -> float:
+    """Longest stay s with which the relay's slots still do; 0 where they are full as it is, inf where every output may
+    end there [s].
+
+    The s that solves ``rate Σ w min(n tau, max(T_exp, s)) = a`` with a the most requests that ``P(N > K) <= epsilon``
+    and the utilisation ``cap`` allow and tau the step at a: the sum rises in s, so by bisection. ``requests_at``, the
+    whole relay's requests at a stay, adds the hand-over's rounds: a is lowered until they fit too.
+    """
+    _, table, allowed = _slots(demand, pool, surface, ways, tpot_limit_s)
+    most = min(float(max_offered(math.floor(allowed.total), epsilon)), cap * allowed.total)
+    whole = demand.atoms.output[ways.atom][:, None] * table.at(max(most / pool.instances, 1.0))
+    asked = most
+    for _ in range(STAY_ROUNDS):
+        stay = _stay_s(ways, whole, asked / rate)
+        if stay <= 0.0 or math.isinf(stay):
+            break
+        requests = requests_at(stay)
+        if requests <= most:
+            break
+        asked *= most / requests * (1.0 - STAY_MARGIN)
+    return stay
+
+
+def _stay_s(ways: Routed, whole_s: Array, held_s: float) -> float:
+    """The stay s at which ``Σ w min(whole, max(T_exp, s)) = held``, ``whole`` (rows, 1) what the outputs take [s]."""
+    room = held_s - float(ways.filtered @ whole_s[:, 0])
+
+    def taken(stay: float) -> float:
+        return float((ways.mass * np.minimum(whole_s, np.maximum(ways.exposed, stay))).sum())
+
+    low, high = 0.0, float(whole_s.max())
+    if taken(high) <= room:
+        return math.inf
+    if taken(low) >= room:
+        return 0.0
+    for _ in range(STAY_HALVINGS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if taken(middle) <= room else (low, middle)
+    return low

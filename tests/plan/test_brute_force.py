@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from pddplan.errors import Excuse
-from pddplan.plan.choices import pace_of
+from pddplan.plan.choices import Choices, pace_of
+from pddplan.plan.highs import _quiet
 from pddplan.plan.levels import roots
 from pddplan.plan.options import PoolOption, build_shop
-from pddplan.plan.program import _quiet, solve_program
+from pddplan.plan.program import solve_program
 from pddplan.plan.relaxation import tuple_bounds
 from pddplan.plan.solve import cheapest, prepare
 from pddplan.plan.state import GAP, Node, Search
@@ -208,8 +209,9 @@ def _node_of(nodes: list[Node], deployment: Deployment) -> Node | None:
     prefill, main, relay = deployment.prefill, deployment.main, deployment.relay
     assert prefill is not None and main is not None
     for node in nodes:
-        mains = tuple(c for c in node.mains if _is(c.option, main) and c.instances == main.instances)
-        relays = tuple(c for c in node.relays if _is(c.option, relay) and c.instances == getattr(relay, "instances", 0))
+        mains = Choices(c for c in node.mains if _is(c.option, main) and c.instances == main.instances)
+        count = relay.instances if relay is not None else 0
+        relays = Choices(c for c in node.relays if _is(c.option, relay) and c.instances == count)
         if not _is(node.prefill, prefill) or _line(node.line) != _line(deployment.line):
             continue
         if node.use_filter == deployment.use_filter and mains and bool(relays) == (relay is not None):

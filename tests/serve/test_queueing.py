@@ -13,7 +13,7 @@ from scipy.integrate import trapezoid
 
 from pddplan.errors import Excuse
 from pddplan.serve.deterministic_service import queue_tail, solve_deterministic
-from pddplan.serve.phase_type import fit_gaps, fit_hyperexponential, fit_phases, solve_queue
+from pddplan.serve.phase_type import exponential, fit_gaps, fit_hyperexponential, fit_phases, solve_queue
 from pddplan.serve.queueing import WaitingLaw, _rescaled, _unit_service, erlang_c, queue_moments, waiting_law
 from tests.reference import reference_dir
 
@@ -378,3 +378,15 @@ def test_raw_third_moment_is_worse_for_queueing() -> None:
         return float(np.abs(mine - true).mean())
 
     assert distance(chosen) < 0.7 * distance((raw[0], raw[1], raw[2]))
+
+
+def test_the_exponential_of_a_generator_is_scipys() -> None:
+    from scipy.linalg import expm
+
+    random = np.random.default_rng(1)
+    for _ in range(200):
+        size = int(random.integers(1, 6))
+        matrix = random.exponential(size=(size, size)) * 10 ** random.uniform(-4.0, 2.0)
+        matrix[np.diag_indices(size)] *= -random.uniform(0.0, 3.0, size)
+        expected = expm(matrix)
+        assert np.abs(exponential(matrix) - expected).max() <= 1e-9 * np.abs(expected).max()
