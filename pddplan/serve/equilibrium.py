@@ -31,6 +31,17 @@ MAX_ROUNDS = 25
 
 
 @dataclass(frozen=True)
+class Case:
+    """A plan at a rate, before anything is known of who goes by the relay."""
+
+    context: Context
+    deployment: Deployment
+    stage: PrefillStage
+    move: Transfer
+    rate: float
+
+
+@dataclass(frozen=True)
 class Flow:
     """All stages at one hit share q, relay threshold and least stay there. Weights are shares of all requests."""
 
@@ -64,26 +75,18 @@ def tier_bytes(pool: Pool) -> float:
     return 0.0 if cache is None else cache.host_bytes_per_chip * pool.chips + cache.remote_bytes
 
 
-def flow_at(
-    context: Context,
-    deployment: Deployment,
-    stage: PrefillStage,
-    move: Transfer,
-    rate: float,
-    held_share: float,
-    threshold_s: float,
-    stay_s: float = 0.0,
-) -> Flow | Excuse:
+def flow_at(case: Case, held_share: float, threshold_s: float, stay_s: float = 0.0) -> Flow | Excuse:
     """All stages when main decode holds a share ``held_share`` of the prefixes; Excuse where a stage has no answer."""
-    routes = _routes(context, deployment, move, stage, rate, held_share, threshold_s)
+    context, deployment = case.context, case.deployment
+    routes = _routes(case, held_share, threshold_s)
     if isinstance(routes, Excuse):
         return routes
     line, ways, saved, owed = routes
     relay: RelayState | None = None
     handed: HandOver | None = None
     if ways is not None:
-        relay, handed = _relay(context, deployment, ways, move, rate, stay_s)
-    state = _main(context, deployment, line, ways, relay, handed, rate)
+        relay, handed = _relay(case, ways, stay_s)
+    state = _main(case, line, ways, relay, handed)
     if isinstance(state, Excuse):
         return state
     fixed = pinned_share(context, deployment)
@@ -92,15 +95,10 @@ def flow_at(
 
 
 def _routes(
-    context: Context,
-    deployment: Deployment,
-    move: Transfer,
-    stage: PrefillStage,
-    rate: float,
-    held_share: float,
-    threshold_s: float,
+    case: Case, held_share: float, threshold_s: float
 ) -> tuple[LineState, Routed | None, float, float] | Excuse:
     """The line, who starts on the relay, and the filter's saved and owed bytes per request."""
+    context, deployment, stage, move, rate = case.context, case.deployment, case.stage, case.move, case.rate
     demand = context.demand
     line = line_state(demand, move, stage, rate, held_share)
     if line.rho >= 1.0:
@@ -118,28 +116,21 @@ def _routes(
     return line, ways, saved, owed
 
 
-def longest_stay(
-    context: Context,
-    deployment: Deployment,
-    stage: PrefillStage,
-    move: Transfer,
-    rate: float,
-    held_share: float,
-    threshold_s: float,
-) -> float:
+def longest_stay(case: Case, held_share: float, threshold_s: float) -> float:
     """Longest stay on the relay that its slots allow, see ``longest_stay_s``; 0 where nobody is relayed [s]."""
-    routes = _routes(context, deployment, move, stage, rate, held_share, threshold_s)
-    if isinstance(routes, Excuse) or routes[1] is None or deployment.relay is None:
+    context, pool = case.context, case.deployment.relay
+    routes = _routes(case, held_share, threshold_s)
+    if isinstance(routes, Excuse) or routes[1] is None or pool is None:
         return 0.0
-    pool, ways = deployment.relay, routes[1]
+    ways = routes[1]
     return longest_stay_s(
         context.demand,
         pool,
         context.step_surface(pool),
         ways,
-        rate,
+        case.rate,
         context.tpot_limit_s(),
-        lambda stay: _relay(context, deployment, ways, move, rate, stay)[0].requests,
+        lambda stay: _relay(case, ways, stay)[0].requests,
         context.cap("relay_decode"),
         ADMISSION_EPSILON,
     )
@@ -163,20 +154,18 @@ def _filter(
     return taken, max(saved, 0.0), unsent - max(saved, 0.0)
 
 
-def _relay(
-    context: Context, deployment: Deployment, ways: Routed, move: Transfer, rate: float, stay_s: float
-) -> tuple[RelayState, HandOver]:
+def _relay(case: Case, ways: Routed, stay_s: float) -> tuple[RelayState, HandOver]:
     """Relay and hand-over; main decode's running step, which the hand-over waits for, is taken at a typical batch."""
-    main, pool = deployment.main, deployment.relay
+    context, main, pool = case.context, case.deployment.main, case.deployment.relay
     assert main is not None and pool is not None
     return relay_and_hand_over(
         context.demand,
         pool,
         context.step_surface(pool),
         ways,
-        rate,
+        case.rate,
         context.tpot_limit_s(),
-        move.rtt_s,
+        case.move.rtt_s,
         context.extend_cost(main),
         context.typical_step_s(main),
         stay_s,
@@ -184,17 +173,12 @@ def _relay(
 
 
 def _main(
-    context: Context,
-    deployment: Deployment,
-    line: LineState,
-    ways: Routed | None,
-    relay: RelayState | None,
-    handed: HandOver | None,
-    rate: float,
+    case: Case, line: LineState, ways: Routed | None, relay: RelayState | None, handed: HandOver | None
 ) -> MainState | Excuse:
     """Main decode with what the relay leaves it, and the extend passes of the hand-overs."""
-    main, demand = deployment.main, context.demand
+    context, main, rate = case.context, case.deployment.main, case.rate
     assert main is not None
+    demand = context.demand
     passes, handovers = 0.0, 0.0
     if ways is not None and handed is not None:
         share = float(ways.relayed.sum())
@@ -209,7 +193,7 @@ def _main(
         rate,
         passes,
         handovers,
-        tier_bytes(main) if deployment.decode_cache else 0.0,
+        tier_bytes(main) if case.deployment.decode_cache else 0.0,
         context.tpot_limit_s(),
         context.pooled_slots,
         lambda idle: context.residence_s(idle, rate),
@@ -232,47 +216,36 @@ def _hit_share(context: Context, residence_s: float, ways: Routed | None, relay:
     return share * (1.0 - float(ways.mass[late] @ gap_cdf(after[late], context.gap)))
 
 
-def equilibrium(
-    context: Context,
-    deployment: Deployment,
-    stage: PrefillStage,
-    move: Transfer,
-    rate: float,
-    threshold_s: float,
-    start: float = 1.0,
-    stay_s: float = 0.0,
-) -> Flow | Excuse:
+def equilibrium(case: Case, threshold_s: float, start: float = 1.0, stay_s: float = 0.0) -> Flow | Excuse:
     """Largest fixed point of q -> q', from q = 1 downwards.
 
     More hits at main decode mean fewer bytes, shorter transfers, less KV under way and more idle room, so the map
     rises and the iteration falls monotonically onto its largest fixed point. Excuse where a stage gives out on the way.
     ``start`` just above the fixed point of another threshold, which moves q little, saves rounds.
     """
-    fixed = pinned_share(context, deployment)
+    fixed = pinned_share(case.context, case.deployment)
     held = start if fixed is None else fixed
-    flow = flow_at(context, deployment, stage, move, rate, held, threshold_s, stay_s)
+    flow = flow_at(case, held, threshold_s, stay_s)
     for _ in range(MAX_ROUNDS):
         if isinstance(flow, Excuse) or abs(flow.next_held_share - held) <= HELD_TOLERANCE:
             return flow
         held = flow.next_held_share
-        flow = flow_at(context, deployment, stage, move, rate, held, threshold_s, stay_s)
+        flow = flow_at(case, held, threshold_s, stay_s)
     return flow
 
 
-def loop_gain(
-    context: Context, deployment: Deployment, stage: PrefillStage, move: Transfer, rate: float, flow: Flow
-) -> float:
+def loop_gain(case: Case, flow: Flow) -> float:
     """Slope of q -> q' at the fixed point, by a central difference of 0.01; 0 where q is pinned.
 
     The loop x_M -> bytes -> rho -> transfer -> KV under way -> idle room -> x_M is one-dimensional in q, so its
     spectral radius is this slope; at 1 a small loss of hits grows until the line or main decode saturates.
     """
-    if pinned_share(context, deployment) is not None:
+    if pinned_share(case.context, case.deployment) is not None:
         return 0.0
     step = 0.01
     high, low = min(flow.held_share + step, 1.0), max(flow.held_share - step, 0.0)
-    at_high = flow_at(context, deployment, stage, move, rate, high, flow.threshold_s, flow.stay_s)
-    at_low = flow_at(context, deployment, stage, move, rate, low, flow.threshold_s, flow.stay_s)
+    at_high = flow_at(case, high, flow.threshold_s, flow.stay_s)
+    at_low = flow_at(case, low, flow.threshold_s, flow.stay_s)
     if isinstance(at_high, Excuse) or isinstance(at_low, Excuse):
         return 1.0
     return abs(at_high.next_held_share - at_low.next_held_share) / (high - low)

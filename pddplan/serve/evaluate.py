@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from pddplan.serve.aggregated import evaluate_aggregated
 from pddplan.serve.context import Context
 from pddplan.serve.decode_stage import ADMISSION_EPSILON
 from pddplan.serve.deployment import Deployment
-from pddplan.serve.equilibrium import Flow, equilibrium, longest_stay, loop_gain, pinned_share
+from pddplan.serve.equilibrium import Case, Flow, equilibrium, longest_stay, loop_gain, pinned_share
 from pddplan.serve.line_stage import LineState, Transfer, line_state, transfer
 from pddplan.serve.metrics import latencies, rows
 from pddplan.serve.prefill_stage import PrefillStage
@@ -22,17 +22,6 @@ from pddplan.serve.slo import excuses_of_slo, slo_values
 from pddplan.spec.types import Role
 
 START_MARGIN = 2e-3  # above the hit share of the first threshold, where the search for those of the others starts
-
-
-@dataclass(frozen=True)
-class _Case:
-    """What is evaluated, before a relay threshold is chosen."""
-
-    context: Context
-    deployment: Deployment
-    stage: PrefillStage
-    move: Transfer
-    rate: float
 
 
 def evaluate(
@@ -59,7 +48,7 @@ def evaluate(
     if isinstance(stage, Excuse):
         return _failed((stage,))
     move = transfer(context.demand, deployment, stage, context.nic_goodput)
-    case = _Case(context, deployment, stage, move, at)
+    case = Case(context, deployment, stage, move, at)
     if routing is not None:
         threshold = math.inf if routing.threshold_s is None else routing.threshold_s
         kept = _at_threshold(case, threshold, stay_s=routing.stay_s)
@@ -80,17 +69,17 @@ def evaluate(
     return _completed(case, best) if detail else best.evaluation
 
 
-def _first_line(case: _Case) -> LineState:
+def _first_line(case: Case) -> LineState:
     """The line where ``equilibrium`` starts: classes of the transfers where no stage came to an answer."""
     pinned = pinned_share(case.context, case.deployment)
     return line_state(case.context.demand, case.move, case.stage, case.rate, 1.0 if pinned is None else pinned)
 
 
-def _longer(case: _Case, threshold_s: float, near: float, plain: Answer) -> Answer:
+def _longer(case: Case, threshold_s: float, near: float, plain: Answer) -> Answer:
     """The case at a threshold with the longest stay that the relay's slots allow, half of it where that breaks another
     row than main decode's. ``plain``: the answer without a stay."""
     held = near if plain.flow is None else plain.flow.held_share
-    longest = longest_stay(case.context, case.deployment, case.stage, case.move, case.rate, held, threshold_s)
+    longest = longest_stay(case, held, threshold_s)
     if longest <= 0.0:
         return replace(plain, full=True)
     answer = _at_threshold(case, threshold_s, near, longest)
@@ -104,10 +93,10 @@ def _failed(excuses: tuple[Excuse, ...]) -> Evaluation:
     return Evaluation((), {}, None, routing, math.nan, math.nan, math.nan, excuses, 0.0)
 
 
-def _at_threshold(case: _Case, threshold_s: float, start: float = 1.0, stay_s: float = 0.0) -> Answer:
+def _at_threshold(case: Case, threshold_s: float, start: float = 1.0, stay_s: float = 0.0) -> Answer:
     """Every row of the case at one relay threshold and stay; the loop gain is looked at where all others hold."""
     context = case.context
-    flow = equilibrium(context, case.deployment, case.stage, case.move, case.rate, threshold_s, start, stay_s)
+    flow = equilibrium(case, threshold_s, start, stay_s)
     if isinstance(flow, Excuse):
         return Answer(_failed((flow,)))
     excuses = _loads(context, case.deployment, case.stage, flow, case.rate)
@@ -119,7 +108,7 @@ def _at_threshold(case: _Case, threshold_s: float, start: float = 1.0, stay_s: f
         excuses.append(Excuse("within", mixtures.within, within, "", "slo"))
     gain = math.nan
     if not excuses:
-        gain = _gain(case, flow)
+        gain = loop_gain(case, flow)
         excuses += _unstable(gain)
     evaluation = Evaluation(
         slo=(),
@@ -135,22 +124,18 @@ def _at_threshold(case: _Case, threshold_s: float, start: float = 1.0, stay_s: f
     return Answer(evaluation, flow, mixtures)
 
 
-def _gain(case: _Case, flow: Flow) -> float:
-    return loop_gain(case.context, case.deployment, case.stage, case.move, case.rate, flow)
-
-
 def _unstable(gain: float) -> list[Excuse]:
     return [Excuse("loop_gain", gain, 1.0, "", "main_decode")] if gain >= 1.0 else []
 
 
-def _completed(case: _Case, answer: Answer) -> Evaluation:
+def _completed(case: Case, answer: Answer) -> Evaluation:
     """The answer's evaluation with all quantiles and loads."""
     flow, mixtures, base = answer.flow, answer.mixtures, answer.evaluation
     if flow is None or mixtures is None:
         return base
     excuses, gain = base.excuses, base.loop_gain
     if math.isnan(gain):
-        gain = _gain(case, flow)
+        gain = loop_gain(case, flow)
         excuses = (*excuses, *_unstable(gain))
     limit = flow.handover.limit_tokens if flow.handover is not None else math.inf
     return replace(

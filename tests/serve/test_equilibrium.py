@@ -12,6 +12,7 @@ from pddplan.serve.context import Context
 from pddplan.serve.deployment import Deployment
 from pddplan.serve.equilibrium import (
     HELD_TOLERANCE,
+    Case,
     Flow,
     equilibrium,
     fetch_share,
@@ -40,7 +41,7 @@ def stages(context: Context, deployment: Deployment) -> tuple[PrefillStage, Tran
 
 def at(context: Context, deployment: Deployment, q: float, threshold_s: float) -> Flow | Excuse:
     stage, move = stages(context, deployment)
-    return flow_at(context, deployment, stage, move, context.rate, q, threshold_s)
+    return flow_at(Case(context, deployment, stage, move, context.rate), q, threshold_s)
 
 
 TIGHT = ({"main": 4, "lines": 4}, ("workload.sessions={turns: 30, seconds_between_turns: {p50: 170, p90: 900}}",))
@@ -53,7 +54,7 @@ def test_largest_fixed_point_by_a_fine_scan(keys: dict[str, int], overrides: tup
     """No share above the one found maps onto itself, and this one does."""
     context, deployment = plan(*overrides, **keys)
     stage, move = stages(context, deployment)
-    found = equilibrium(context, deployment, stage, move, context.rate, threshold)
+    found = equilibrium(Case(context, deployment, stage, move, context.rate), threshold)
     scan = np.linspace(1.0, 0.0, 401)
     mapped = [at(context, deployment, float(q), threshold) for q in scan]
     crossing = next(
@@ -71,7 +72,7 @@ def test_largest_fixed_point_by_a_fine_scan(keys: dict[str, int], overrides: tup
 def test_the_map_rises_and_its_slope_is_the_loop_gain() -> None:
     context, deployment = plan(*TIGHT[1], main=8, lines=24)
     stage, move = stages(context, deployment)
-    flow = equilibrium(context, deployment, stage, move, context.rate, 1.0)
+    flow = equilibrium(Case(context, deployment, stage, move, context.rate), 1.0)
     assert not isinstance(flow, Excuse)
     q = np.linspace(max(flow.held_share - 0.05, 0.0), min(flow.held_share + 0.05, 1.0), 11)
     mapped = [at(context, deployment, float(x), 1.0) for x in q]
@@ -79,7 +80,7 @@ def test_the_map_rises_and_its_slope_is_the_loop_gain() -> None:
     assert np.all(np.diff(values) >= -1e-9)
     near = [at(context, deployment, flow.held_share + d, 1.0) for d in (-0.01, 0.01)]
     low, high = (f.next_held_share for f in near if not isinstance(f, Excuse))
-    gain = loop_gain(context, deployment, stage, move, context.rate, flow)
+    gain = loop_gain(Case(context, deployment, stage, move, context.rate), flow)
     assert gain == pytest.approx(abs(high - low) / 0.02, rel=1e-9)
     assert 0 < gain < 1
 
@@ -92,13 +93,13 @@ def test_pinned_shares() -> None:
     stage, move = stages(context, uncached)
     flow = at(context, uncached, 0.0, math.inf)
     assert isinstance(flow, Excuse) or flow.held_share == 0.0
-    assert loop_gain(context, deployment, stage, move, context.rate, at_pinned(context, deployment)) == 0.0
+    assert loop_gain(Case(context, deployment, stage, move, context.rate), at_pinned(context, deployment)) == 0.0
     assert pinned_share(*plan()) is None
 
 
 def at_pinned(context: Context, deployment: Deployment) -> Flow:
     stage, move = stages(context, deployment)
-    flow = equilibrium(context, deployment, stage, move, context.rate, 1.0)
+    flow = equilibrium(Case(context, deployment, stage, move, context.rate), 1.0)
     assert not isinstance(flow, Excuse)
     return flow
 

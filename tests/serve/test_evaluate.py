@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pddplan.errors import Excuse
 from pddplan.serve.context import Context
 from pddplan.serve.deployment import Deployment
-from pddplan.serve.equilibrium import Flow, equilibrium
+from pddplan.serve.equilibrium import Case, Flow, equilibrium
 from pddplan.serve.evaluate import evaluate
 from pddplan.serve.line_stage import Transfer, nic_bytes_per_s, transfer
 from pddplan.serve.metrics import Latencies, latencies, rows
@@ -37,7 +37,7 @@ def parts(
     stage = context.prefill_stage(deployment.prefill, at)
     assert not isinstance(stage, Excuse), stage
     move = transfer(context.demand, deployment, stage, context.nic_goodput)
-    flow = equilibrium(context, deployment, stage, move, at, threshold_s)
+    flow = equilibrium(Case(context, deployment, stage, move, at), threshold_s)
     assert not isinstance(flow, Excuse), flow
     table = rows(context, deployment, stage, move, flow)
     return stage, move, flow, latencies(context, stage, flow, table, context.scenario.engine.router_delay_s)

@@ -10,7 +10,7 @@ import pytest
 from pddplan.errors import Excuse
 from pddplan.serve.context import Context
 from pddplan.serve.deployment import Deployment
-from pddplan.serve.equilibrium import Flow, flow_at, longest_stay
+from pddplan.serve.equilibrium import Case, Flow, flow_at, longest_stay
 from pddplan.serve.occupancy_law import poisson_tail
 from tests.serve.test_equilibrium import stages
 from tests.serve.worlds import plan
@@ -21,7 +21,7 @@ STAYS = (0.0, 1.0, 3.0, 10.0, 30.0, math.inf)
 
 def staying(context: Context, deployment: Deployment, stay_s: float) -> Flow:
     stage, move = stages(context, deployment)
-    flow = flow_at(context, deployment, stage, move, context.rate, 0.9, THRESHOLD_S, stay_s)
+    flow = flow_at(Case(context, deployment, stage, move, context.rate), 0.9, THRESHOLD_S, stay_s)
     assert not isinstance(flow, Excuse)
     return flow
 
@@ -74,13 +74,13 @@ def test_the_longest_stay_fills_the_slots(relay: int, rate: float) -> None:
     stage, move = stages(context, deployment)
 
     def fits(stay: float) -> bool:
-        flow = flow_at(context, deployment, stage, move, context.rate, 0.9, THRESHOLD_S, stay)
+        flow = flow_at(Case(context, deployment, stage, move, context.rate), 0.9, THRESHOLD_S, stay)
         assert not isinstance(flow, Excuse) and flow.relay is not None
         slots = flow.relay.slots
         full = float(poisson_tail(flow.relay.requests, math.floor(slots.total))) > 0.01
         return not full and flow.relay.requests <= context.cap("relay_decode") * slots.total
 
-    found = longest_stay(context, deployment, stage, move, context.rate, 0.9, THRESHOLD_S)
+    found = longest_stay(Case(context, deployment, stage, move, context.rate), 0.9, THRESHOLD_S)
     if found == 0.0:
         assert not fits(0.0) or not fits(1.0)
     elif math.isinf(found):
@@ -93,4 +93,4 @@ def test_the_longest_stay_fills_the_slots(relay: int, rate: float) -> None:
 def test_nobody_stays_where_nobody_is_relayed() -> None:
     context, deployment = plan(lines=12)
     stage, move = stages(context, deployment)
-    assert longest_stay(context, deployment, stage, move, context.rate, 0.9, math.inf) == 0.0
+    assert longest_stay(Case(context, deployment, stage, move, context.rate), 0.9, math.inf) == 0.0
