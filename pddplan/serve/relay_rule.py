@@ -15,6 +15,7 @@ from pddplan.serve.metrics import Latencies
 from pddplan.serve.records import Evaluation
 
 RELAY_THRESHOLD_STEPS = 8.0  # default relay rule: exposed transfer above 8 x the TPOT limit (2-model, relay rule)
+RISE = 0.01  # of a load that ends the walk down: single requests make small steps either way
 THRESHOLD_CLASSES = 12  # class boundaries tried beside the default
 
 
@@ -88,8 +89,8 @@ def best_threshold(
     main decode less than making it. Where it can't, every relayed request is a load, and both ends are bisected for.
     Else the highest threshold that isn't late is found by bisection, and below it the loads decide. They have one
     valley: relaying a long transfer takes more tokens off main decode than its extend passes cost, relaying a short one
-    doesn't; so the walk down ends where they rise. For the same reason a longer stay helps a busy main decode or it
-    doesn't: where it once didn't, it isn't tried on.
+    doesn't; so the walk down ends where they rise, with a look at the end. For the same reason a longer stay helps a
+    busy main decode or it doesn't: where it once didn't, it isn't tried on.
     """
     best, limited = first, first.relay_limited
     known = ladder.index(default_s)
@@ -127,7 +128,9 @@ def best_threshold(
         if at(index).evaluation.feasible:
             return seen[index]
         load = seen[index].badness[1]
-        if load > before * (1 + 1e-6):
+        if load > before * (1 + RISE):
             break
-        before = load
+        before = min(load, before)
+    if at(0).evaluation.feasible:
+        return seen[0]
     return replace(best, evaluation=replace(best.evaluation, relay_limited=limited))
