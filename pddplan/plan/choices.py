@@ -166,6 +166,7 @@ class Pace:
     relay_floor_s: float  # shortest step of any relay, 0 unknown
     relay_top_s: float  # longest
     relay_slots: float  # most requests that a relay runs
+    shortest_step_s: float  # of any relay at any context, what the filter may go by
     main_usd_per_token_s: float  # least price of a token/s, main decode; inf without any
     relay_usd_per_token_s: float  # relay decode
     main_usd_per_hour: float  # cheapest main decode there is
@@ -180,6 +181,8 @@ def pace_of(context: Context, mains: Choices, relays: Choices) -> Pace:
     floor = min((c.tau_floor_s for c in relays), default=0.0)
     top = max((c.tau_top_s for c in relays), default=0.0)
     slots = max((c.slots for c in relays), default=0.0)
+    surfaces = [context.step_surface(o.pool(1)) for o in dict.fromkeys(c.option for c in relays)]
+    least = min((float(surface.seconds[0, 0]) for surface in surfaces), default=0.0)
     relief = max((c.relief for c in mains), default=1.0)
     usd = [c.option.usd_per_hour * c.instances for c in mains]
     main = min((u / c.tokens_per_s for u, c in zip(usd, mains, strict=True)), default=math.inf)
@@ -188,7 +191,7 @@ def pace_of(context: Context, mains: Choices, relays: Choices) -> Pace:
         max((c.option for c in mains), key=nic_of),
         max((c.option for c in relays), key=nic_of) if relays else None,
     )
-    return Pace(floor, top, slots, main, relay, min(usd, default=math.inf), relief, fastest)
+    return Pace(floor, top, slots, least, main, relay, min(usd, default=math.inf), relief, fastest)
 
 
 def nic_of(option: PoolOption) -> float:

@@ -86,7 +86,7 @@ def _simple_bound(context: Context, node: Node, instances: int) -> float:
     if node.relays:
         # a stay of t makes up to t / tau + 1 tokens, each of which may spare main decode more than one
         total -= min(context.rate * pace.relief, total)
-        relay = 0.0 if node.use_filter else pace.relay_usd_per_token_s / pace.relief
+        relay = pace.relay_usd_per_token_s / pace.relief
     offers = {o.key: o for o in (node.prefill.offer, *node.mains.offers, *node.relays.offers)}
     owned = sum(o.owned_chips * o.usd_per_hour for o in offers.values())
     own = instances * node.prefill.usd_per_hour

@@ -113,13 +113,13 @@ def solve_program(
     return Relaxed(bound + constant, Point(level.instances, level.mains[int(np.argmax(values[mains]))], relay))
 
 
-def _main_rows(level: Tuple, bounds: Bounds, rows: _Rows, columns: tuple[Index, Index, Index], handed: Array) -> None:
+def _main_rows(level: Tuple, bounds: Bounds, rows: _Rows, columns: tuple[Index, Index, Index], share: Array) -> None:
     """Tokens of main decode, less what hand-overs take, per option; and its idle memory.
 
-    A hand-over of e tokens takes its instance at least t0 + e/v, and what is handed over is what the relay makes, so
-    D = sum t0 x + Y/v is instance-time per second. Of T tokens/s on I instances that leaves T (a - b D/I), for each
-    line (a, b) above r: T (a - b D/I) + a k Y >= tokens, with k = ``relief``. D/I costs T b/I tokens/s, the most of any
-    count of the option.
+    A hand-over of e tokens takes its instance at least t0 + e/v, and what is handed over is what the relay makes, less
+    what a filter keeps, so D = sum t0 x + (Y - sum keep x)/v is instance-time per second. Of T tokens/s on I instances
+    that leaves T (a - b D/I), for each line (a, b) above r: T (a - b D/I) + a k Y >= tokens, with k = ``relief``. D/I
+    costs T b/I tokens/s, the most of any count of the option.
     """
     mains, x, one_y = columns
     join = np.concatenate
@@ -127,19 +127,19 @@ def _main_rows(level: Tuple, bounds: Bounds, rows: _Rows, columns: tuple[Index, 
     for option in dict.fromkeys(choices.options.tolist()):
         mine = choices.options == option
         first = int(np.argmax(mine))
-        known = choices.extend_s_per_token[first] > 0 and bool(handed.any())
-        passes = handed * choices.extend_s[first] if known else np.zeros(x.size)
-        each = choices.extend_s_per_token[first] if known else 0.0
+        each = choices.extend_s_per_token[first]
+        start = 0.0 if level.use_filter or each == 0.0 else choices.extend_s[first]
+        passes = share * (start - each * bounds.classes.keep)
         relief = choices.relief[first : first + 1]
         of_one = float((choices.tokens / choices.counts)[mine].min())
         for a, b in choices.lines[first]:
             drag = b * of_one * passes
-            big = bounds.tokens_per_s * (1.0 + b * of_one * each) + float(drag.sum())
+            big = bounds.tokens_per_s * (1.0 + b * of_one * each) + float(np.abs(drag).sum())
             most = np.where(mine, np.minimum(a * choices.tokens, 4 * big), big)
             # rows of the options that aren't chosen are switched off by their own binaries
             rows.add(
                 (join([mains, x, one_y]), join([most, -drag, a * relief - b * of_one * each])),
-                bounds.tokens_per_s * (1 - 1e-9),
+                bounds.tokens_per_s * (1 - 1e-9) - b * of_one * each * bounds.shift_keep_per_s,
                 math.inf,
             )
         tokens = np.where(mine, np.minimum(choices.tokens, 4 * bounds.tokens_per_s), bounds.tokens_per_s)
@@ -188,14 +188,12 @@ def _physics(
     rows.add((join([x, one_y]), join([share * classes.most, -np.ones(1)])), 0, math.inf)
     slots = level.relays.slots
     rows.add((join([x, relays]), join([share * classes.hold_s, -slots])), -math.inf, 0)
-    if not level.use_filter:
-        # a stay of t makes at most t / tau + 1 tokens; what the filter keeps counts in full
-        rows.add((join([x, one_y, relays]), join([-tau * share, np.array([tau]), -slots])), -math.inf, 0)
-        # and all of them no more than the relay's tokens/s with its slots full
-        makes = np.minimum(level.relays.tokens, BIG_ROOM)
-        rows.add((join([x, one_y, relays]), join([-share, np.ones(1), -makes])), -math.inf, 0)
-    handed = np.zeros(x.size) if level.use_filter else share
-    _main_rows(level, bounds, rows, (mains, x, one_y), handed)
+    # a stay of t makes at most t / tau + 1 tokens, what the filter keeps stays to its end
+    rows.add((join([x, one_y, relays]), join([-tau * share, np.array([tau]), -slots])), -math.inf, 0)
+    # and all of them no more than the relay's tokens/s with its slots full
+    makes = np.minimum(level.relays.tokens, BIG_ROOM)
+    rows.add((join([x, one_y, relays]), join([-share, np.ones(1), -makes])), -math.inf, 0)
+    _main_rows(level, bounds, rows, (mains, x, one_y), share)
     return True
 
 

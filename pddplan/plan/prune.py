@@ -96,17 +96,16 @@ def _rows_hold(context: Context, level: Tuple, bounds: Bounds) -> Mask | None:
         tokens = max(tokens, _least(share * classes.least, gain, need))
     if not math.isfinite(slots):
         return None
-    most = np.full(len(relays), float(share @ classes.most))
-    if not level.use_filter:
-        # a stay of t makes at most t / tau + 1 tokens, all of them no more than the relay's tokens/s
-        full = np.minimum(relays.slots / max(relays.shortest_step_s, 1e-12), relays.tokens)
-        most = np.minimum(most, full + share.sum())
+    # a stay of t makes at most t / tau + 1 tokens, all of them no more than the relay's tokens/s
+    full = np.minimum(relays.slots / max(relays.shortest_step_s, 1e-12), relays.tokens)
+    most = np.minimum(float(share @ classes.most), full + share.sum())
     makes = np.concatenate([[0.0], most])
     fits = np.concatenate([[requests <= 0.0], relays.slots * (1 + SLACK) >= slots])
-    handed = 0.0 if level.use_filter else 1.0
-    least = np.concatenate([[0.0], np.full(len(relays), handed * tokens)])
-    count = np.concatenate([[0.0], np.full(len(relays), handed * requests)])
-    enough = _most_made(mains, count, np.minimum(least, makes), makes, handed)
+    least = np.concatenate([[0.0], np.full(len(relays), tokens)])
+    count = np.concatenate([[0.0], np.full(len(relays), 0.0 if level.use_filter else requests)])
+    enough = _most_made(
+        mains, count, np.minimum(least, makes), makes, float(share @ classes.keep) + bounds.shift_keep_per_s
+    )
     # its memory beside what runs, by the tangent
     base, slope = mains.resting_at(bounds.tokens_per_s)
     idle = mains.room_bytes[:, None] - bounds.kv_running * (base[:, None] - slope * makes)
@@ -115,20 +114,21 @@ def _rows_hold(context: Context, level: Tuple, bounds: Bounds) -> Mask | None:
     return np.asarray((enough >= bounds.tokens_per_s * (1 - SLACK)) & memory & fits)
 
 
-def _most_made(mains: Choices, requests: Array, least: Array, most: Array, handed: float) -> Array:
+def _most_made(mains: Choices, requests: Array, least: Array, most: Array, kept: float) -> Array:
     """Most tokens/s that main decode makes and the relay spares it, (mains, columns), over the tokens/s Y of the relay
-    from ``least`` to ``most`` (columns,): T r(u) + k Y, see ``_drag``, with u = (t0 ``requests`` + Y/v)/I up to where r
-    ends. r is linear between its points, so the most lies at an end or at a point. 0 where ``least`` is too much.
+    from ``least`` to ``most`` (columns,): T r(u) + k Y, see ``_drag``, with u = (t0 ``requests`` + (Y - ``kept``)/v)/I
+    up to where r ends. r is linear between its points, so the most lies at an end or at a point. 0 where ``least`` is
+    too much.
     """
     tokens, relief = mains.tokens[:, None, None], mains.relief[:, None, None]
-    start = (mains.extend_s[:, None] * requests / mains.counts[:, None])[:, :, None]
-    pace = handed * (mains.extend_s_per_token / mains.counts)[:, None, None]
+    pace = (mains.extend_s_per_token / mains.counts)[:, None, None]
+    start = (mains.extend_s[:, None] * requests / mains.counts[:, None])[:, :, None] - pace * kept
     u, r = mains.drag
     known = (pace > 0) & (r[:, -1:, None] <= 0.0)
     points = np.where(known, (u[:, None, :] - start) / np.maximum(pace, 1e-300), math.inf)  # Y at the points
     low, high = least[None, :, None], np.minimum(most[None, :, None], points[:, :, -1:])
     y = np.concatenate([np.broadcast_to(low, high.shape), high, np.clip(points, low, np.maximum(high, low))], axis=2)
-    made = tokens * np.where(known, mains.left_at(start + pace * y), 1.0) + relief * y
+    made = tokens * np.where(known, mains.left_at(np.maximum(start + pace * y, 0.0)), 1.0) + relief * y
     return np.asarray(np.where(high[:, :, 0] >= low[:, :, 0] * (1 - SLACK), made.max(axis=2), 0.0))
 
 
@@ -193,8 +193,7 @@ def cheapest_pair(context: Context, level: Tuple, relay_tokens_per_s: float) -> 
     mains, relays = level.mains, level.relays
     if not mains:
         return math.inf
-    full = np.full(len(relays), math.inf) if level.use_filter else relays.tokens + context.rate
-    makes = np.concatenate([[0.0], np.minimum(full, relay_tokens_per_s)])
+    makes = np.concatenate([[0.0], np.minimum(relays.tokens + context.rate, relay_tokens_per_s)])
     price = np.concatenate([[0.0], relays.least_usd])
     enough = mains.tokens[:, None] + mains.relief[:, None] * makes >= context.output_tokens_per_s * (1 - SLACK)
     return float(np.where(enough, mains.least_usd[:, None] + price, math.inf).min())

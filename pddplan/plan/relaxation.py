@@ -42,6 +42,7 @@ class Classes:
     hold_s: Array  # shortest time on the relay
     direct_ok: Array
     relay_ok: Array
+    keep: Array  # most tokens of a relayed request that the filter keeps from being handed over; 0 without it
     may_relay: Array  # 1 where the transfer outlasts a token at q_low, else 0
 
 
@@ -56,6 +57,7 @@ class Bounds:
     idle_needed_bytes: float  # that buys q_low
     kv_running: float
     tokens_per_s: float  # all output
+    shift_keep_per_s: float  # tokens/s that requests cold between q_low and q_high may add to ``keep``
     lag_share: float  # of hits that come before their transfer is through, at most
 
 
@@ -98,9 +100,12 @@ def tuple_bounds(
     least, hold = _relay_figures(demand, state, pace)
     longest = worst.predicted if worst.rho < 1.0 else np.full(weight.shape, math.inf)
     may = np.where(longest > context.token_time_s, 1.0, 0.0)
+    if q[0] < q[1]:
+        may = np.broadcast_to(may.max(axis=0), may.shape)  # held at q_high, a request may be cold at its own q
     most = may * demand.atoms.output
     if worth is not None and not worth(rate * float((weight * most).sum())):
         return None
+    keep = _kept(context, longest, pace) if use_filter else np.zeros(weight.shape)
     direct, relayed = _prompt_shares(context, stage, state, move, relay is not None)
     worst_way, lag = math.inf, 1.0
     if worst.rho < 1.0:
@@ -110,13 +115,14 @@ def tuple_bounds(
         after = np.maximum(worst.exposed - demand.atoms.output[None, :, None] * pace.relay_floor_s, 0.0)
         lag = float((low_weight[..., None] * worst.probability * gap_cdf(after, context.gap)).sum())
     return Bounds(
-        classes=_merge(weight, least, most, hold, direct, relayed, may),
+        classes=_merge(weight, least, most, hold, direct, relayed, keep, may),
         bytes_per_s=rate * state.bytes_per_request,
         under_way_bytes=rate * float((weight * state.line_time * demand.kv_prompt).sum()),
         under_way_worst=worst_way,
         idle_needed_bytes=context.idle_for_share(q[0] - HELD_TOLERANCE),
         kv_running=float(demand.kv_at(np.asarray(demand.token_context))),
         tokens_per_s=context.output_tokens_per_s,
+        shift_keep_per_s=rate * (q[1] - q[0]) * float(demand.atoms.weight @ np.maximum(keep[1] - keep[0], 0.0)),
         lag_share=lag if relay is not None else 0.0,
     )
 
@@ -157,6 +163,15 @@ def _relay_figures(demand: Demand, state: LineState, pace: Pace) -> tuple[Array,
     return least, hold
 
 
+def _kept(context: Context, longest_s: Array, pace: Pace) -> Array:
+    """Most tokens that the filter keeps on the relay for each relayed request that may end before its transfer: its
+    own, and those of the (1 - precision)/precision others that are mistaken for such. Shape (2, atoms)."""
+    output = context.demand.atoms.output
+    precision = (context.scenario.workload.output_forecast or (1.0, 1.0))[0]
+    ends = output * pace.shortest_step_s <= longest_s
+    return np.where(ends, output + (1.0 - precision) / precision * float(output.max()), 0.0)
+
+
 def in_time(stage: PrefillStage, room: Array) -> Array:
     """P(W <= room) of the prefill wait, 0 where there is no room; any shape [s]."""
     ok = np.zeros(room.shape)
@@ -165,7 +180,9 @@ def in_time(stage: PrefillStage, room: Array) -> Array:
     return ok
 
 
-def _merge(weight: Array, least: Array, most: Array, hold: Array, direct: Array, relayed: Array, may: Array) -> Classes:
+def _merge(
+    weight: Array, least: Array, most: Array, hold: Array, direct: Array, relayed: Array, keep: Array, may: Array
+) -> Classes:
     """Flatten (2, atoms) and merge neighbours in the relay's stay beyond MAX_CLASSES, each figure at its best."""
     flat = weight.ravel() > 0
     order = np.argsort(hold.ravel()[flat], kind="stable")
@@ -173,14 +190,15 @@ def _merge(weight: Array, least: Array, most: Array, hold: Array, direct: Array,
     def pick(values: Array) -> Array:
         return np.asarray(values.reshape(*values.shape[:-2], flat.size)[..., flat][..., order])
 
-    w, low, high, stay, d, r, m = (pick(values) for values in (weight, least, most, hold, direct, relayed, may))
+    figures = (weight, least, most, hold, direct, relayed, keep, may)
+    w, low, high, stay, d, r, k, m = (pick(values) for values in figures)
     if w.size > MAX_CLASSES:
         starts = np.unique(np.linspace(0, w.size, MAX_CLASSES, endpoint=False).astype(int))
         w = np.add.reduceat(w, starts)
         low, stay = np.minimum.reduceat(low, starts), np.minimum.reduceat(stay, starts)
-        high, m = np.maximum.reduceat(high, starts), np.maximum.reduceat(m, starts)
+        high, k, m = (np.maximum.reduceat(values, starts) for values in (high, k, m))
         d, r = np.maximum.reduceat(d, starts, axis=1), np.maximum.reduceat(r, starts, axis=1)
-    return Classes(w, low, high, stay, d, r, m)
+    return Classes(w, low, high, stay, d, r, k, m)
 
 
 def least_sent(context: Context) -> float:
