@@ -69,7 +69,7 @@ def render_model_list(facts: Sequence[ModelFacts], width: int) -> str:
         ]
         for f in facts
     ]
-    text = table(header, lines, width, right=(1, 2, 3, 4), indent=0)
+    text = table(header, lines, width, right=(1, 2, 3, 4), indent=0, flexible=(5, 0))
     note = paragraph(
         "Total and active parameters; KV cache of one sequence of 64K tokens, fp8; weights as published. "
         "One model with sources: pddplan model show MODEL. Your own: pddplan model import config.json",
