@@ -50,6 +50,9 @@ class Family:
     tied_embeddings: bool
     source: str
 
+    def has(self, label: str) -> bool:
+        return label in self.mixers or (label in ("window", "chunk") and "full" in self.mixers)
+
     def mixer(self, label: str) -> Mixer:
         """The mixer of layers with this label; windows and chunks are as full attention unless named."""
         return self.mixers[label] if label in self.mixers else self.mixers["full"]

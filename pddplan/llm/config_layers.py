@@ -16,6 +16,8 @@ _LAYER_TYPES = {
     "sliding_attention": "window",
     "chunked_attention": "chunk",
     "linear_attention": "linear",
+    "compressed_sparse_attention": "csa",
+    "heavily_compressed_attention": "hca",
 }
 _BLOCKS = {"M": "mamba", "*": "full", "E": "moe", "-": "dense"}
 _BLOCK_TYPES = {"mamba": "mamba", "attention": "full", "moe": "moe", "mlp": "dense"}
@@ -97,6 +99,10 @@ def layer_labels(view: ConfigReader, family: Family) -> list[tuple[str, str]]:
         return [("none", kind) if kind in ("dense", "moe") else (kind, "none") for kind in kinds]
     layers = view.count(architectures().fields["top"]["layers"], most=MAX_LAYERS)
     mixers = _PATTERNS[pattern](view, layers)
+    for i, label in enumerate(mixers):
+        if not family.has(label):
+            view.wrong((*view.find((pattern,))[1], i), f"{family.name} has no {label} layers.", "Is model_type right?")
+            return []
     return list(zip(mixers, _feed_forwards(view, layers) if family.experts else ["dense"] * layers, strict=False))
 
 

@@ -117,6 +117,48 @@ STEP: dict[str, Any] = {
     },
 }
 
+COMPRESSED: dict[str, Any] = {
+    **LLAMA,
+    "model_type": "deepseek_v4",
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "compress_ratios": [128, 4, 0, 0],
+    "sliding_window": 128,
+    "q_lora_rank": 32,
+    "qk_rope_head_dim": 8,
+    "o_groups": 2,
+    "o_lora_rank": 8,
+    "hc_mult": 4,
+    "index_n_heads": 2,
+    "index_head_dim": 8,
+    "index_topk": 64,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "num_nextn_predict_layers": 1,
+    "expert_dtype": "fp4",
+    "quantization_config": {"quant_method": "fp8", "scale_fmt": "ue8m0", "weight_block_size": [128, 128]},
+}
+
+BLOCK_SPARSE: dict[str, Any] = {
+    **LLAMA,
+    "model_type": "minimax_m3",
+    "sparse_attention_config": {
+        "sparse_attention_freq": [0, 1],
+        "sparse_num_index_heads": 2,
+        "sparse_index_dim": 8,
+        "sparse_topk_blocks": 4,
+        "sparse_block_size": 16,
+    },
+    "dense_intermediate_size": 96,
+    "moe_layer_freq": [0, 1],
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+}
+
 ALL: dict[str, dict[str, Any]] = {
     "llama": LLAMA,
     "deepseek": DEEPSEEK,
@@ -125,4 +167,6 @@ ALL: dict[str, dict[str, Any]] = {
     "nemotron": NEMOTRON,
     "kimi-linear": KIMI_LINEAR,
     "step": STEP,
+    "compressed": COMPRESSED,
+    "block-sparse": BLOCK_SPARSE,
 }

@@ -24,9 +24,20 @@ from pddplan.llm.importer import Imported, import_config
 from pddplan.llm.kv import kv_bytes_per_token
 from pddplan.llm.model_file import model_name, read_config, read_model
 from pddplan.llm.parameters import parameters
-from pddplan.llm.types import LanguageModel
+from pddplan.llm.types import Indexer, LanguageModel
 from pddplan.spec.issues import format_key
-from tests.llm.configs import ALL, DEEPSEEK, GPT_OSS, KIMI_LINEAR, LLAMA, NEMOTRON, QWEN_NEXT, STEP
+from tests.llm.configs import (
+    ALL,
+    BLOCK_SPARSE,
+    COMPRESSED,
+    DEEPSEEK,
+    GPT_OSS,
+    KIMI_LINEAR,
+    LLAMA,
+    NEMOTRON,
+    QWEN_NEXT,
+    STEP,
+)
 from tests.reference import reference_dir
 
 _FOLDER = Path(os.environ.get("PDDPLAN_REFERENCE_DATA", "")) / "models" / "hf_configs"
@@ -107,6 +118,28 @@ def test_hybrids_windows_and_blocks_by_hand() -> None:
     assert {g.feed_forward.matrices for g in _import(NEMOTRON).model.groups if g.attention.kind == "none"} == {2}
     delta, latent = _import(KIMI_LINEAR).model.groups
     assert (delta.attention.kind, delta.attention.k_dim, latent.attention.q_lora_rank) == ("kda", 8, None)
+
+
+def test_compressed_attention_from_either_list_of_layers() -> None:
+    model = _import(COMPRESSED).model
+    kinds = [(g.attention.kind, g.attention.compress_ratio, g.attention.indexer is not None) for g in model.groups]
+    assert kinds == [("hca", 128, False), ("csa", 4, True), ("swa", 0, False)]
+    assert model.extra_parameters == 16 * 64 + 5
+    native = model.native
+    assert (native.experts, native.other_linear, native.rest) == ("mxfp4", "fp8_b128_ue8m0", "bf16")
+    names = ["heavily_compressed_attention", "compressed_sparse_attention", "sliding_attention"]
+    assert _import(_changed(COMPRESSED, compress_ratios="(gone)", layer_types=names)).model == model
+
+
+def test_block_sparse_layers_and_shared_indexes() -> None:
+    dense, sparse = _import(BLOCK_SPARSE).model.groups
+    assert (dense.attention.indexer, dense.feed_forward.intermediate) == (None, 96)
+    assert sparse.attention.indexer == Indexer(heads=2, head_dim=8, top_k=4 * 16)
+    index = {"model_type": "glm_moe_dsa", "index_n_heads": 2, "index_head_dim": 8, "index_topk": 64}
+    listed = _import({**DEEPSEEK, **index, "indexer_types": ["full", "shared"]}).model
+    assert [g.attention.indexer.own_cache for g in listed.groups if g.attention.indexer] == [True, False]
+    every_second = _import({**DEEPSEEK, **index, "index_topk_freq": 2}).model
+    assert every_second == listed
 
 
 def test_the_text_part_of_a_model_that_sees() -> None:
@@ -200,6 +233,8 @@ def _changed(config: dict[str, Any], **changes: Any) -> dict[str, Any]:
         (_changed(GPT_OSS, layer_types=["full_attention"]), "layer_types", "1 entries, but there are 2 layers"),
         (_changed(GPT_OSS, layer_types=["full_attention", "odd"]), "layer_types[1]", "no layer is called 'odd'"),
         (_changed(GPT_OSS, layer_types="(gone)"), "layer_types", "is missing"),
+        (_changed(GPT_OSS, layer_types=["full_attention", "linear_attention"]),)
+        + ("layer_types[1]", "gpt_oss has no linear layers"),
         (_changed(NEMOTRON, hybrid_override_pattern="M-*X"), "hybrid_override_pattern[3]", "no layer is called 'X'"),
         (_changed(KIMI_LINEAR, linear_attn_config="(gone)"), "linear_attn_config", "is missing"),
         (_changed(KIMI_LINEAR, linear_attn_config={"kda_layers": []}),)
