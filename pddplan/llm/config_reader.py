@@ -9,7 +9,7 @@ from pddplan.llm.architectures import known_names
 from pddplan.spec.issues import Issue, KeyPath, closest, shown
 
 MAX_LAYERS = 10_000
-MAX_SIZE = 10**7  # widths, heads, experts, vocabulary
+MAX_SIZE = 10**6  # widths, heads, experts, vocabulary
 MAX_TOKENS = 10**9
 REQUIRED = object()
 

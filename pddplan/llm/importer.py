@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pddplan.llm.architectures import Family, Mixer, Names, architectures
-from pddplan.llm.cards import SCHEMA, parse_card, parse_groups
+from pddplan.llm.cards import MAX_COUNT, SCHEMA, parse_card, parse_groups
 from pddplan.llm.config_layers import COMPRESS_RATIOS, layer_labels
 from pddplan.llm.config_quantization import native_formats
 from pddplan.llm.config_reader import MAX_TOKENS, ConfigReader
-from pddplan.llm.parameters import hyper_connection_parameters, mtp_parameters
+from pddplan.llm.parameters import hyper_connection_parameters, mtp_parameters, parameters
 from pddplan.llm.types import LanguageModel
 from pddplan.spec.issues import Issue, closest, shown
 
@@ -56,6 +56,8 @@ def import_config(data: Mapping[str, Any], name: str, source: str) -> Imported |
     model = parse_card(card)
     if not isinstance(model, LanguageModel):
         return [Issue(f"gives a card that can't be: {i.message}", i.fix, i.where) for i in model]
+    if _too_large(view, parameters(model).total):
+        return issues
     return Imported(card, model, _notes(view, card))
 
 
@@ -98,9 +100,17 @@ def _card(view: ConfigReader, family: Family) -> Card:
     multiplicity = layers[0][0].get("hc_mult", 0)
     if extra := hyper_connection_parameters(hidden, multiplicity):
         card["extra_parameters"] = extra
-    if modules := reader.prediction_modules(labels):
+    if (modules := reader.prediction_modules(labels)) and not _too_large(view, modules):
         card["mtp_parameters"] = modules
     return {**card, "native": native, "groups": _groups(layers)}
+
+
+def _too_large(view: ConfigReader, count: int) -> bool:
+    """Each field may be within its limits, and yet no such model can be."""
+    if count > MAX_COUNT:
+        message = f"the layers make {count:.3g} parameters, more than any model has."
+        view.wrong((*view.home, "model_type"), message, "Is one of the sizes wrong by some digits?")
+    return count > MAX_COUNT
 
 
 def _groups(layers: list[tuple[Card, Card]]) -> list[Card]:

@@ -103,7 +103,7 @@ def test_import_from_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: Cap
         ('{"model_type": "rwkv7"}', "config.json:1: model_type: no architecture 'rwkv7' is known."),
         (json.dumps({**LLAMA_8B, "hidden_size": None}), "config.json:1: hidden_size: is missing."),
         (json.dumps({**LLAMA_8B, "hidden_size": "big"}), "config.json:1: hidden_size: must be a whole number"),
-        (json.dumps({**LLAMA_8B, "vocab_size": 1e300}), "config.json:1: vocab_size: must be from 1 to 10,000,000"),
+        (json.dumps({**LLAMA_8B, "vocab_size": 1e300}), "config.json:1: vocab_size: must be from 1 to 1,000,000"),
         (" " * ((1 << 20) + 1), "config.json: is larger than 1 MiB."),
     ],
 )
