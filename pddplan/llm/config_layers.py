@@ -114,7 +114,7 @@ def _feed_forwards(view: ConfigReader, layers: int) -> Labels:
         return _enumerated(view, layers)
     if isinstance(view.find(("moe_layer_freq",))[0], list):
         return view.per_layer("moe_layer_freq", layers, {0: "dense", 1: "moe"})
-    first = view.count(("first_k_dense_replace",), 0, 0, layers)
+    first = view.count(("first_k_dense_replace",), 0, 0, layers or MAX_LAYERS)
     step = view.count(("moe_layer_freq",), 1) or 1
     offset_step = view.count(("decoder_sparse_step", "interleave_moe_layer_step"), 1) or 1
     dense, where = view.find(("mlp_only_layers",))

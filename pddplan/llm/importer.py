@@ -91,6 +91,8 @@ def _card(view: ConfigReader, family: Family) -> Card:
     }
     labels = layer_labels(view, family)
     reader = _Layers(view, family, hidden)
+    if not labels and "full" in family.mixers:
+        reader.attention("full", 0)  # what is wrong with it is told in the same run
     layers = [(reader.attention(m, i), reader.feed_forward(f)) for i, (m, f) in enumerate(labels)]
     native = native_formats(view)
     if view.issues or not layers:

@@ -332,6 +332,12 @@ def test_all_problems_in_one_run_with_their_lines(tmp_path: Path) -> None:
     assert problems["hidden_size"].file == str(path)
 
 
+def test_the_layers_fields_are_checked_where_their_number_is_missing() -> None:
+    found = import_config(_changed(DEEPSEEK, num_hidden_layers="(gone)", kv_lora_rank="(gone)"), "tiny", "s")
+    assert isinstance(found, list)
+    assert {format_key(i.where) for i in found} == {"num_hidden_layers", "kv_lora_rank"}
+
+
 def test_a_folder_a_config_and_a_card_are_models(tmp_path: Path) -> None:
     folder = tmp_path / "Tiny-Llama"
     folder.mkdir()
