@@ -60,23 +60,23 @@ def load_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
     """
     from pddplan.spec.load import load_scenario as load
 
-    return load(path, overrides=overrides, check_model=_model_problem)
+    return load(path, overrides=overrides, check_model=_model_problems)
 
 
 def load_scenario_text(text: str, file: str = "<text>", base_dir: str = ".", overrides: Sequence[str] = ()) -> Scenario:
     """The same from text; paths in it are relative to ``base_dir``, problems name ``file``."""
     from pddplan.spec.load import load_scenario_text as load
 
-    return load(text, file, base_dir, overrides=overrides, check_model=_model_problem)
+    return load(text, file, base_dir, overrides=overrides, check_model=_model_problems)
 
 
-def _model_problem(model: str, base_dir: str) -> Problem | None:
-    """What is wrong with a model's name or card; ``spec`` lies below ``llm`` and can't ask itself."""
+def _model_problems(model: str, base_dir: str) -> Sequence[Problem]:
+    """All that is wrong with a model's name or card; ``spec`` lies below ``llm`` and can't ask itself."""
     from pddplan.errors import InputError
     from pddplan.llm.catalogue import load_model
 
     try:
         load_model(model, base_dir)
     except InputError as error:
-        return error.problems[0]
-    return None
+        return error.problems
+    return ()

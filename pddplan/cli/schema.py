@@ -19,6 +19,7 @@ class Kind(StrEnum):
     chip = "chip"
     models = "models"
     model = "model"
+    import_ = "import"
     init = "init"
     error = "error"
 

@@ -147,6 +147,13 @@ def _groups(reader: _Reader, data: Any) -> tuple[LayerGroup, ...]:
     return tuple(groups)
 
 
+def parse_groups(data: Any) -> tuple[LayerGroup, ...] | list[Issue]:
+    """Layer groups by themselves, or all that is wrong with them."""
+    reader = _Reader()
+    groups = _groups(reader, data)
+    return reader.issues or groups
+
+
 def _native(reader: _Reader, data: Any) -> WeightRecipe | None:
     before = len(reader.issues)
     found = reader.record(WeightRecipe, data, ("native",))

@@ -1,4 +1,4 @@
-"""The catalogue of models: cards by id, alias or Hugging Face name; and the user's own cards by path."""
+"""The catalogue of models: cards by id, alias or Hugging Face name; and the user's own by path."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from typing import Any
 import yaml
 
 from pddplan.errors import InputError, Problem
-from pddplan.llm.cards import SCHEMA, parse_card
+from pddplan.llm.cards import parse_card
 from pddplan.llm.types import LanguageModel
 from pddplan.spec.issues import Issue, format_key
 
 _SUFFIX = re.compile(r"-(fp8|fp4|nvfp4|bf16|instruct|chat|it|hf)$")
 _CARD = ".yaml"
+_PATHS = ("./", "../", "/")
+_FILES = (".yaml", ".yml", ".json")
 
 
 def _folder() -> Path:
@@ -84,34 +86,22 @@ def _catalogue_model(model: str) -> LanguageModel:
     raise _problems(card, str(path))
 
 
-def _user_model(path: Path) -> LanguageModel:
-    """A card that the user wrote: read by the careful loader, problems with their lines."""
-    from pddplan.spec.yaml_source import parse_document, read_text
-
-    document = parse_document(*read_text(path))
-    card = parse_card(document.data)
-    if isinstance(card, LanguageModel):
-        return card
-    raise InputError([document.problem(i.where, i.message, i.fix) for i in card])
-
-
 def load_model(name: str, base_dir: str = ".") -> LanguageModel:
-    """The model of a catalogue id, alias or Hugging Face name, or of a card's path relative to ``base_dir``.
+    """The model of a catalogue id, alias or Hugging Face name, or of a path relative to ``base_dir``.
 
-    InputError, with what would be right, for an unknown name, a missing file or a wrong card.
+    A path names a card, a config.json or its folder; one that starts with ``./``, ``../`` or ``/`` is never looked up
+    in the catalogue. InputError, with what would be right, for an unknown name, a missing file or a wrong card.
     """
-    known = find_model(name)
+    known = None if name.startswith(_PATHS) else find_model(name)
     if known is not None:
         return _catalogue_model(known)
     path = Path(base_dir, name)
-    if name.lower().endswith((".yaml", ".yml")):
-        if path.is_file():
-            return _user_model(path)
+    if path.exists():
+        from pddplan.llm.model_file import read_model
+
+        return read_model(path)
+    if name.startswith(_PATHS) or name.lower().endswith(_FILES):
         raise InputError(Problem(f"no model card {name!r}: {path} is not a file.", key="model", fix=_listing(name)))
-    if name.lower().endswith(".json") or path.is_dir():
-        message = f"{name!r}: a Hugging Face config.json can't be read yet."
-        fix = f"Write a card (schema {SCHEMA}) beside it. {_listing(name)}"
-        raise InputError(Problem(message, key="model", fix=fix))
     raise InputError(Problem(f"no model {name!r} in the catalogue.", key="model", fix=_listing(name)))
 
 

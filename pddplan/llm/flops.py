@@ -118,23 +118,33 @@ def group_prefill_attention_flops(
 ) -> AttentionFlops:
     """Attention FLOPs of ONE layer of ``group`` for n new tokens over c cached, by kernel class.
 
-    ``absorbed``: how MLA attends, None = the cheaper. GQA 2H(dk+dv) per pair; kernels that don't skip masked tiles
-    do up to twice as much. Shapes broadcast.
+    ``absorbed``: how MLA attends, None = the cheaper. GQA 2H(dk+dv) per pair, block-sparse at most top-k keys a
+    query; kernels that don't skip masked tiles do up to twice as much. Shapes broadcast.
     """
     a = group.attention
     n, c = np.broadcast_arrays(np.asarray(new, dtype=float), np.asarray(cached, dtype=float))
     zero = np.zeros(n.shape)
     if a.kind == "gqa":
+        seen = a.indexer.top_k if a.indexer is not None else a.window
         if a.chunk:
             pairs = chunk_pairs(n, c, float(a.chunk))
         else:
-            pairs = window_pairs(n, c, float(a.window)) if a.window else causal_pairs(n, c)
-        return AttentionFlops(2.0 * a.q_heads * (a.head_dim_k + a.head_dim_v) * pairs, zero, zero)
+            pairs = window_pairs(n, c, float(seen)) if seen else causal_pairs(n, c)
+        dense = 2.0 * a.q_heads * (a.head_dim_k + a.head_dim_v) * pairs
+        return AttentionFlops(dense, _indexer_prefill(a, n, c), zero)
     if a.kind == "mla":
         return AttentionFlops(_mla_prefill(a, n, c, absorbed), _indexer_prefill(a, n, c), zero)
     if a.kind in ("csa", "hca", "swa"):
         return AttentionFlops(_compressed_prefill(a, n, c), _indexer_prefill(a, n, c), zero)
     return AttentionFlops(zero, zero, _linear_per_token(a) * n)
+
+
+def _sparse_decode(a: Attention, length: Array) -> tuple[Array, Array]:
+    """(entries attended, FLOPs of index scores) of one new token: min(L, k) and 2 Hi di L with an indexer."""
+    if a.indexer is None:
+        return length, np.zeros_like(length)
+    scored = length if a.indexer.own_cache else np.zeros_like(length)
+    return np.minimum(length, a.indexer.top_k), 2.0 * a.indexer.heads * a.indexer.head_dim * scored
 
 
 def group_decode_attention_flops(group: LayerGroup, context: npt.ArrayLike) -> AttentionFlops:
@@ -145,13 +155,10 @@ def group_decode_attention_flops(group: LayerGroup, context: npt.ArrayLike) -> A
     a, length = group.attention, np.asarray(context, dtype=float)
     zero = np.zeros_like(length)
     if a.kind == "gqa":
-        seen = np.minimum(length, min(a.window or np.inf, a.chunk or np.inf))
-        return AttentionFlops(2.0 * a.q_heads * (a.head_dim_k + a.head_dim_v) * seen, zero, zero)
+        seen, index = _sparse_decode(a, np.minimum(length, min(a.window or np.inf, a.chunk or np.inf)))
+        return AttentionFlops(2.0 * a.q_heads * (a.head_dim_k + a.head_dim_v) * seen, index, zero)
     if a.kind == "mla":
-        seen = length if a.indexer is None else np.minimum(length, a.indexer.top_k)
-        index = zero
-        if a.indexer is not None and a.indexer.own_cache:
-            index = 2.0 * a.indexer.heads * a.indexer.head_dim * length
+        seen, index = _sparse_decode(a, length)
         return AttentionFlops(_mla_pair_flops(a, True) * seen, index, zero)
     if a.kind in ("csa", "hca", "swa"):
         seen, index = np.minimum(length, a.window or np.inf), zero

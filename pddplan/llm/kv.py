@@ -1,8 +1,9 @@
 """Bytes of the KV cache of one sequence: KV(L) = const + sum_g slope_g * min(L, W_g), whole model, unsharded.
 
-Kinds: GQA G(dk+dv)b; MLA (r+p)b; with an indexer the 656-byte fp8 latent plus index keys; sliding windows and chunks
-cap at W; linear-state layers are constant; DeepSeek V4 keeps a window of raw entries plus one entry per ``ratio``
-tokens. The floors of V4's ratio 4 and 128 are not modelled (under one entry a layer). Lengths are tokens, any shape.
+Kinds: GQA G(dk+dv)b, block-sparse with di b of index keys; MLA (r+p)b; with an indexer the 656-byte fp8 latent plus
+index keys; sliding windows and chunks cap at W; linear-state layers are constant; DeepSeek V4 keeps a window of raw
+entries plus one entry per ``ratio`` tokens. The floors of V4's ratio 4 and 128 are not modelled (under one entry a
+layer). Lengths are tokens, any shape.
 """
 
 from __future__ import annotations
@@ -92,7 +93,10 @@ def layer_kv(attention: Attention, kv_format: str) -> LayerKv:
     if a.kind == "gqa":
         slope = a.kv_heads * (a.head_dim_k + a.head_dim_v) * layout.element
         window = min(a.window or math.inf, a.chunk or math.inf)
-        return LayerKv((KvTerm(slope, window, a.kv_heads),), 0.0, 0)
+        if a.indexer is None:
+            return LayerKv((KvTerm(slope, window, a.kv_heads),), 0.0, 0)
+        keys = KvTerm(a.indexer.head_dim * layout.element, math.inf, 0)
+        return LayerKv((KvTerm(slope, window, a.kv_heads, read_top_k=a.indexer.top_k), keys), 0.0, 0)
     if a.kind == "mla":
         latent = _latent(a, layout)
         if a.indexer is None:
@@ -176,8 +180,8 @@ def transfer_bytes(model: LanguageModel, length: npt.ArrayLike, held_share: npt.
     return kv_bytes(model, missing, kv_format)
 
 
-def group_kv_read_bytes(group: LayerGroup, context: npt.ArrayLike, kv_format: str) -> Array:
-    """Bytes of tokens that one layer reads in a decode step of one sequence at ``context`` tokens, state not included.
+def group_kv_read_bytes(group: LayerGroup, context: npt.ArrayLike, kv_format: str, tp: int = 1) -> Array:
+    """Bytes of tokens that one of ``tp`` ranks reads of one layer in a decode step of one sequence, without state.
 
     slope * min(L, W), sparse terms at most their top-k entries: MLA with indexer 132 L + 656 min(L, k); V4 CSA
     584 min(L, 128) + 584 min(L/4, k) + 68 L/4. Shape of ``context``.
@@ -185,7 +189,8 @@ def group_kv_read_bytes(group: LayerGroup, context: npt.ArrayLike, kv_format: st
     tokens = np.asarray(context, dtype=float)
     total = np.zeros_like(tokens)
     for t in layer_kv(group.attention, kv_format).terms:
-        total = total + t.slope_bytes * np.minimum(tokens, min(t.window_tokens, t.read_top_k))
+        share = term_copies(t, tp) / tp
+        total = total + share * t.slope_bytes * np.minimum(tokens, min(t.window_tokens, t.read_top_k))
     return total
 
 

@@ -7,6 +7,7 @@ Hi/di indexer heads/dim, E/k experts/top-k, e expert width. "Linear" are the 2-D
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -102,11 +103,16 @@ class ParameterCount:
 
 
 def _gqa(a: Attention, h: int) -> AttentionParameters:
-    """h*H*dk (twice with an output gate) + h*G*(dk+dv) + H*dv*h, q/k norms, biases, sinks."""
-    query = h * a.q_heads * a.head_dim_k * (2 if a.output_gate else 1)
+    """h*H*dk (twice with an output gate) + h*G*(dk+dv) + H*dv*h, gate h*H, q/k norms, biases, sinks.
+
+    Low-rank queries (MFA): h*ql + ql + ql*H*dk in place of h*H*dk; block-sparse: index queries and key h*(Hi+1)*di.
+    """
+    query = (a.q_lora_rank or h) * a.q_heads * a.head_dim_k * (2 if a.output_gate else 1)
+    query += h * a.q_heads if a.head_gate else 0
+    down, rest = h * (a.q_lora_rank or 0), a.q_lora_rank or 0
+    indexer = h * (a.indexer.heads + 1) * a.indexer.head_dim if a.indexer is not None else 0
     kv = h * a.kv_heads * (a.head_dim_k + a.head_dim_v)
     out = a.q_heads * a.head_dim_v * h
-    rest = 0
     if a.qk_norm:
         rest += 2 * a.head_dim_k
     if a.full_qk_norm:
@@ -117,14 +123,16 @@ def _gqa(a: Attention, h: int) -> AttentionParameters:
         rest += h
     if a.sinks:
         rest += a.q_heads
-    return AttentionParameters(sharded=query + out, kv=kv, rest=rest)
+    return AttentionParameters(sharded=query + out, kv=kv, replicated=down, indexer=indexer, rest=rest)
 
 
 def _mla(a: Attention, h: int) -> AttentionParameters:
-    """h*ql + ql*H*(dn+p) + h*(r+p) + r*H*(dn+dV) + H*dV*h + norms; without ql: h*H*(dn+p)."""
+    """h*ql + ql*H*(dn+p) + h*(r+p) + r*H*(dn+dV) + H*dV*h + norms; without ql: h*H*(dn+p); gate h*H*dV."""
     per_head = a.qk_nope_head_dim + a.qk_rope_head_dim
     down = h * (a.kv_lora_rank + a.qk_rope_head_dim)
     sharded = a.kv_lora_rank * a.q_heads * (a.qk_nope_head_dim + a.head_dim_v) + a.q_heads * a.head_dim_v * h
+    if a.output_gate:
+        sharded += h * a.q_heads * a.head_dim_v
     norms = a.kv_lora_rank
     if a.q_lora_rank is None:
         sharded += h * a.q_heads * per_head
@@ -149,9 +157,10 @@ def _gdn(a: Attention, h: int) -> AttentionParameters:
 
 
 def _kda(a: Attention, h: int) -> AttentionParameters:
-    """Kimi delta attention: q, k, v, low-rank decay and gate (rank d), beta; three convolutions; decay vectors."""
+    """Kimi delta attention: q, k, v, decay and gate (of rank d or full), beta; three convolutions; decay vectors."""
     wide, d = a.v_heads * a.v_dim, a.v_dim
-    linear = 3 * h * wide + 2 * (h * d + d * wide) + h * a.v_heads + wide * h
+    gate = h * wide if a.full_rank_gate else h * d + d * wide
+    linear = 3 * h * wide + 2 * gate + h * a.v_heads + wide * h
     rest = 3 * wide * a.conv_kernel + a.v_heads + wide + d
     return AttentionParameters(sharded=linear, rest=rest)
 
@@ -244,6 +253,20 @@ def layer_parameters(group: LayerGroup, hidden: int) -> LayerParameters:
     a, ff = group.attention, group.feed_forward
     norms = hidden * ((a.kind != "none") + (ff.kind != "none")) * (2 if a.sandwich_norms else 1)
     return LayerParameters(attention_parameters(a, hidden), feed_forward_parameters(ff, hidden), norms)
+
+
+def mtp_parameters(layers: Iterable[LayerGroup], hidden: int, modules: int) -> int:
+    """Parameters of the multi-token-prediction modules: each its layers + 2h^2 + 3h, embedding and head shared.
+
+    2h^2 joins the last hidden state and the next token's embedding; 3h are the norms of both and of the output.
+    Source: DeepSeek-V3 (https://arxiv.org/abs/2412.19437 section 2.2); an estimate for other families.
+    """
+    return modules * (sum(layer_parameters(g, hidden).total for g in layers) + 2 * hidden**2 + 3 * hidden)
+
+
+def hyper_connection_parameters(hidden: int, multiplicity: int) -> int:
+    """Parameters of the hyper-connections outside the layers: m^2 h + 5; 0 without. Source: DeepSeek V4."""
+    return multiplicity**2 * hidden + 5 if multiplicity else 0
 
 
 @lru_cache(maxsize=64)

@@ -10,7 +10,7 @@ AttentionKind = Literal["gqa", "mla", "gdn", "kda", "lightning", "mamba2", "csa"
 
 @dataclass(frozen=True)
 class Indexer:
-    """Sparse-attention indexer (DSA, CSA): heads x head_dim keys, ``top_k`` entries attended."""
+    """Sparse-attention indexer (DSA, CSA, block-sparse GQA): heads x head_dim keys, ``top_k`` entries attended."""
 
     heads: int
     head_dim: int
@@ -32,7 +32,8 @@ class Attention:
     bias: bool = False  # q/k/v (and o) biases counted in the parameters
     qk_norm: bool = False
     output_gate: bool = False
-    q_lora_rank: int | None = None
+    head_gate: bool = False  # one gate a query head (Step 3.5)
+    q_lora_rank: int | None = None  # MLA and V4; of GQA where the queries share a low rank (MFA of Step 3)
     kv_lora_rank: int = 0
     qk_nope_head_dim: int = 0
     qk_rope_head_dim: int = 0
@@ -43,6 +44,7 @@ class Attention:
     k_dim: int = 0
     v_dim: int = 0
     conv_kernel: int = 0
+    full_rank_gate: bool = False  # KDA: decay and gate by full matrices, not by a low rank
     groups: int = 0
     state: int = 0
     # DeepSeek V4 compressed attention

@@ -53,8 +53,8 @@ def decode_attention_ops(instance: Instance, batch: Array, context: Array) -> li
         flops = group_decode_attention_flops(group, context)
         requests = batch if attention.kind in LINEAR_KINDS else uneven
         state = 2.0 * layer_kv(attention, instance.kv_cache).state_bytes
-        read = group_kv_read_bytes(group, context, instance.kv_cache) + state
-        read = requests * read * kv_share_per_rank(attention, par.tp)
+        read = group_kv_read_bytes(group, context, instance.kv_cache, par.tp)
+        read = requests * (read + state * kv_share_per_rank(attention, par.tp))
         work = requests * ((flops.dense + flops.linear) / par.tp + flops.indexer)
         kind = "mla_absorbed" if (kind := kernel_kind(attention)) == "mla" else kind
         seconds = decode_attention_time_s(instance.chip, instance.curves, work, read, kind=kind)

@@ -126,7 +126,11 @@ def _attention_linears(p: _Pass, att: Attention, count: int) -> Iterator[OpTime]
     kv = size.kv * kv_share_per_rank(att, tp) if att.kind == "gqa" else 0.0
     if att.kind == "gqa":
         out = att.q_heads * att.head_dim_v / tp
-        yield _linear(p, "qkv projection", count, (size.sharded / tp + kv) / hidden - out, hidden)
+        if att.q_lora_rank:
+            yield _linear(p, "latent projection", count, (size.replicated + kv) / hidden, hidden)
+            yield _linear(p, "query projection", count, att.q_heads * att.head_dim_k / tp, att.q_lora_rank)
+        else:
+            yield _linear(p, "qkv projection", count, (size.sharded / tp + kv) / hidden - out, hidden)
     elif att.kind == "mla":
         out = att.q_heads * att.head_dim_v / tp
         query_rank = att.q_lora_rank or 0
@@ -134,6 +138,8 @@ def _attention_linears(p: _Pass, att: Attention, count: int) -> Iterator[OpTime]
         yield _linear(p, "latent projection", count, size.replicated / hidden + (0 if query_rank else query), hidden)
         if query_rank:
             yield _linear(p, "query projection", count, query, query_rank)
+        if att.output_gate:
+            yield _linear(p, "output gate", count, out, hidden)
         up = att.q_heads * (att.qk_nope_head_dim + att.head_dim_v) / tp
         yield _linear(p, "latent expansion", count, up, att.kv_lora_rank)
     elif att.kind in ("csa", "hca", "swa"):

@@ -19,7 +19,7 @@ def kernel_kind(attention: Attention) -> str:
     """Which efficiency curve a token mixer runs on: gqa, mla, sparse or linear."""
     if attention.kind in LINEAR_KINDS:
         return "linear"
-    if attention.kind in SPARSE_KINDS or (attention.kind == "mla" and attention.indexer is not None):
+    if attention.kind in SPARSE_KINDS or attention.indexer is not None:
         return "sparse"
     return "mla" if attention.kind == "mla" else "gqa"
 

@@ -7,11 +7,14 @@ from dataclasses import asdict
 from typing import Any
 
 from pddplan.llm.describe import ModelFacts
-from pddplan.llm.types import FeedForward, LanguageModel
+from pddplan.llm.importer import Imported
+from pddplan.llm.types import FeedForward, LanguageModel, LayerGroup
 from pddplan.report.figures import UNKNOWN, figure
 from pddplan.report.json_schema import (
     COUNT,
+    FLAG,
     MAYBE_COUNT,
+    MAYBE_TEXT,
     NUMBER,
     TEXT,
     Schema,
@@ -35,6 +38,11 @@ def model_payload(facts: ModelFacts) -> dict[str, Any]:
     return {"schema": "pddplan.model/1", **_facts(facts)}
 
 
+def import_payload(found: Imported, file: str | None) -> dict[str, Any]:
+    """``file`` is where the card was written, None where nowhere."""
+    return {"schema": "pddplan.import/1", "file": file, "card": dict(found.card), "notes": list(found.notes)}
+
+
 def _facts(facts: ModelFacts) -> dict[str, Any]:
     return {**_plain(asdict(facts)), "sources": [{"source": s, "confidence": c} for s, c in facts.sources]}
 
@@ -48,8 +56,8 @@ def _plain(value: Any) -> Any:
 
 
 def render_model_list(facts: Sequence[ModelFacts], width: int) -> str:
-    """One line a model: parameters, KV cache at 64K, weights as published."""
-    header = ["model", "parameters", "active", "KV at 64K, fp8", "weights", "layers"]
+    """One line a model: parameters, KV cache at 64K, weights as published. Fits 80 columns whole."""
+    header = ["model", "total", "active", "KV at 64K", "weights", "layers"]
     lines = [
         [
             f.id,
@@ -61,8 +69,12 @@ def render_model_list(facts: Sequence[ModelFacts], width: int) -> str:
         ]
         for f in facts
     ]
-    text = table(header, lines, width, right=(1, 2, 3, 4), indent=0)
-    note = paragraph("Weights as published. One model with sources: pddplan model show MODEL", width)
+    text = table(header, lines, width, right=(1, 2, 3, 4), indent=0, flexible=(5, 0))
+    note = paragraph(
+        "Total and active parameters; KV cache of one sequence of 64K tokens, fp8; weights as published. "
+        "One model with sources: pddplan model show MODEL. Your own: pddplan model import config.json",
+        width,
+    )
     return "\n".join([*text, "", *note])
 
 
@@ -74,11 +86,7 @@ def render_model(facts: ModelFacts, model: LanguageModel, width: int) -> str:
         paragraph(f"Also known as: {', '.join(facts.aliases)}", width, indent=2, hanging=4) if facts.aliases else []
     )
     lines += ["", "Layers"]
-    lines += [
-        line
-        for g in model.groups
-        for line in item(f"{g.count} × {g.attention.kind} attention, {feed_forward_text(g.feed_forward)}", width)
-    ]
+    lines += [line for g in model.groups for line in item(f"{g.count} × {layer_text(g)}", width)]
     shape = f"hidden {facts.hidden:,}, vocabulary {facts.vocab:,}, context {context}"
     lines += [
         *item(shape, width),
@@ -113,11 +121,27 @@ def render_model(facts: ModelFacts, model: LanguageModel, width: int) -> str:
     return "\n".join(lines)
 
 
+def layer_text(group: LayerGroup) -> str:
+    """``gqa attention in windows of 128, 4 of 128 experts``; a block that isn't there isn't named."""
+    a = group.attention
+    text = f"{a.kind} attention" if a.kind not in ("mamba2", "none") else a.kind.removesuffix("none")
+    if a.window:
+        text += f" in windows of {a.window:,}"
+    if a.chunk:
+        text += f" in chunks of {a.chunk:,}"
+    if a.compress_ratio:
+        text += f" and 1 entry for {a.compress_ratio} tokens"
+    if a.indexer is not None:
+        text += f", top {a.indexer.top_k:,} entries" + ("" if a.indexer.own_cache else " by another layer's index")
+    forward = "" if group.feed_forward.kind == "none" else feed_forward_text(group.feed_forward)
+    return ", ".join(part for part in (text, forward) if part)
+
+
 def feed_forward_text(layer: FeedForward) -> str:
     if layer.kind == "moe":
         shared = " and a shared one" if layer.shared_intermediate else ""
         return f"{layer.top_k} of {layer.experts} experts{shared}"
-    return "dense feed-forward" if layer.kind == "dense" else "no feed-forward"
+    return "dense feed-forward"
 
 
 def _kv_table(facts: ModelFacts, width: int) -> list[str]:
@@ -167,7 +191,28 @@ _FACTS: dict[str, Schema] = {
     "sources": rows(record({"source": TEXT, "confidence": TEXT})),
 }
 
+_CARD: dict[str, Schema] = {
+    "schema": TEXT,
+    "id": TEXT,
+    "name": TEXT,
+    "hidden": COUNT,
+    "vocab": COUNT,
+    "tied_embeddings": FLAG,
+    "max_context": MAYBE_COUNT,
+    "native": record({"experts": TEXT, "other_linear": TEXT, "rest": TEXT}),
+    "groups": rows(
+        record({"count": COUNT, "attention": record({"kind": TEXT}), "feed_forward": record({"kind": TEXT})}),
+        at_least=1,
+    ),
+    "sources": rows(record({"source": TEXT, "confidence": TEXT}), at_least=1),
+}
+
 MODELS: Schema = document(
     "pddplan.models/1", "Answer of pddplan model list --json", {"models": rows(record(_FACTS), at_least=1)}
 )
 MODEL: Schema = document("pddplan.model/1", "Answer of pddplan model show --json", _FACTS)
+IMPORT: Schema = document(
+    "pddplan.import/1",
+    "Answer of pddplan model import --json",
+    {"file": MAYBE_TEXT, "card": record(_CARD), "notes": rows(TEXT)},
+)

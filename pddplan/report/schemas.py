@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pddplan.report.chips_json import CHIP, CHIPS
 from pddplan.report.json_schema import Schema
-from pddplan.report.models_report import MODEL, MODELS
+from pddplan.report.models_report import IMPORT, MODEL, MODELS
 from pddplan.report.plan_schema import CHECK, ERROR, INIT, PLAN
 
 SCHEMAS: Mapping[str, Schema] = {
@@ -16,6 +16,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "chip": CHIP,
     "models": MODELS,
     "model": MODEL,
+    "import": IMPORT,
     "init": INIT,
     "error": ERROR,
 }

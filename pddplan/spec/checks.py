@@ -6,7 +6,7 @@ tells all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
 from pddplan.errors import Problem
@@ -14,7 +14,7 @@ from pddplan.spec.issues import LONGEST_NAME, KeyPath, closest, format_key, show
 from pddplan.spec.types import ROLES
 from pddplan.spec.yaml_source import Document
 
-ModelCheck = Callable[[str, str], Problem | None]
+ModelCheck = Callable[[str, str], Sequence[Problem]]
 MAX_SITES = 2
 
 
@@ -39,8 +39,8 @@ def _model(document: Document, base_dir: str, check_model: ModelCheck | None) ->
     name = document.data.get("model")
     if check_model is None or not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
         return []  # the models say what is wrong with it; no file can have a longer name
-    wrong = check_model(name, base_dir)
-    return [] if wrong is None else [document.problem(("model",), wrong.message, wrong.fix)]
+    wrong = check_model(name, base_dir)  # what is wrong inside a card has its own place
+    return [p if p.file else document.problem(("model",), p.message, p.fix) for p in wrong]
 
 
 def workload_path(data: dict[str, Any]) -> KeyPath:

@@ -14,11 +14,18 @@ _TOKEN = re.compile(r'[ \t\r\n]*(?:([{}\[\],:])|("(?:[^"\\]|\\.)*")|([^\s{}\[\],
 
 def is_json(text: str) -> bool:
     """Whether the text is JSON as a whole (then it is read as JSON, tabs and all)."""
+    return json_error(text) is None
+
+
+def json_error(text: str) -> tuple[str, int] | None:
+    """What keeps the text from being JSON, and on which line; None where nothing does."""
     try:
         json.loads(text, parse_int=_no_number, parse_float=_no_number)
+    except json.JSONDecodeError as error:
+        return error.msg.lower(), error.lineno
     except (ValueError, RecursionError):
-        return False
-    return True
+        return "it is nested too deep", 1
+    return None
 
 
 def _no_number(text: str) -> str:

@@ -38,6 +38,21 @@ _WORDS: dict[str, Any] = {
 }
 
 
+@dataclass(frozen=True)
+class Wording:
+    """What messages call a file and advise for it."""
+
+    noun: str = "scenario"
+    start: str = "Write a starter scenario with: pddplan init"
+    folder: str = "Name the scenario file inside it."
+    size: str = "A scenario is a few KB: is this the right file?"
+    keys: str = "A scenario has keys: model, workload, sites."
+    depth: str = "Scenarios are 6 deep."
+
+
+SCENARIO = Wording()
+
+
 @dataclass
 class Document:
     """Plain data (dict, list, str, int, float, bool, None) and where each key stands."""
@@ -63,7 +78,7 @@ class Document:
         return Problem(message, key=format_key(path), file=file, line=line, fix=fix)
 
 
-def read_text(path: str | Path) -> tuple[str, str]:
+def read_text(path: str | Path, words: Wording = SCENARIO) -> tuple[str, str]:
     """(text, name for messages) of a file, or of standard input for ``-``."""
     name = "<stdin>" if str(path) == "-" else str(path)
     try:
@@ -73,28 +88,28 @@ def read_text(path: str | Path) -> tuple[str, str]:
             with open(path, "rb") as stream:
                 raw = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise _refusal(name, "no such file.", "Write a starter scenario with: pddplan init") from None
+        raise _refusal(name, "no such file.", words.start) from None
     except IsADirectoryError:
-        raise _refusal(name, "is a directory.", "Name the scenario file inside it.") from None
+        raise _refusal(name, "is a directory.", words.folder) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise _refusal(name, f"can't be read: {reason}.", "Check the path and its permissions.") from None
     if len(raw) > MAX_BYTES:
-        raise _refusal(name, "is larger than 1 MiB.", "A scenario is a few KB: is this the right file?")
+        raise _refusal(name, "is larger than 1 MiB.", words.size)
     try:
         return raw.decode("utf-8-sig"), name
     except UnicodeDecodeError:
-        raise _refusal(name, "is not text (UTF-8).", "Save the scenario as UTF-8 YAML or JSON.") from None
+        raise _refusal(name, "is not text (UTF-8).", f"Save the {words.noun} as UTF-8 YAML or JSON.") from None
 
 
 def _refusal(file: str, message: str, fix: str, line: int | None = None, key: str = "") -> InputError:
     return InputError(Problem(message, key=key, file=file, line=line, fix=fix))
 
 
-def parse_document(text: str, file: str) -> Document:
+def parse_document(text: str, file: str, words: Wording = SCENARIO) -> Document:
     """Parse YAML or JSON; duplicate keys and tags are in ``problems``. Raises InputError where nothing can be read."""
     if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
-        raise _refusal(file, "is larger than 1 MiB.", "A scenario is a few KB: is this the right file?")
+        raise _refusal(file, "is larger than 1 MiB.", words.size)
     text = text.removeprefix("\ufeff")
     if text.lstrip().startswith("{"):
         from pddplan.spec.json_source import events as json_events
@@ -102,24 +117,24 @@ def parse_document(text: str, file: str) -> Document:
 
         # JSON is YAML but for tabs and some escapes; real JSON gets its own reader
         if is_json(text):
-            return _Composer(file, json_events(text)).document()
+            return _Composer(file, json_events(text), words).document()
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return _Composer(file, yaml.parse(text, Loader=loader)).document()
+        return _Composer(file, yaml.parse(text, Loader=loader), words).document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = min(mark.line, text.rstrip("\n").count("\n")) + 1 if mark else None
         what = f"is not valid YAML: {error.problem or error.context}."
-        raise _refusal(file, what, _syntax_fix(error), line) from None
+        raise _refusal(file, what, _syntax_fix(error, words), line) from None
     except (yaml.YAMLError, UnicodeError):
-        fix = "Save the scenario as UTF-8 YAML or JSON."
+        fix = f"Save the {words.noun} as UTF-8 YAML or JSON."
         raise _refusal(file, "holds characters that are not text.", fix) from None
 
 
-def _syntax_fix(error: yaml.MarkedYAMLError) -> str:
+def _syntax_fix(error: yaml.MarkedYAMLError, words: Wording) -> str:
     problem = str(error.problem)
     if "nesting" in problem:
-        return "Scenarios are 6 deep."
+        return words.depth
     if "\\t" in problem or "'\t'" in problem or "cannot start any token" in problem:
         return "Indent with spaces, not tabs, and quote special characters."
     return "Check indentation, colons and brackets there."
@@ -150,8 +165,9 @@ def _depth(value: Any) -> int:
 class _Composer:
     """Builds data from events, one document, bounded in depth and in expanded nodes."""
 
-    def __init__(self, file: str, events: Iterator[Any]) -> None:
+    def __init__(self, file: str, events: Iterator[Any], words: Wording) -> None:
         self.file = file
+        self.words = words
         self.events = events
         self.lines: dict[KeyPath, int] = {}
         self.problems: list[Problem] = []
@@ -166,14 +182,14 @@ class _Composer:
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    raise _refusal(self.file, "holds more than one YAML document.", "Keep one scenario a file.")
+                    fix = f"Keep one {self.words.noun} a file."
+                    raise _refusal(self.file, "holds more than one YAML document.", fix)
             elif isinstance(event, yaml.NodeEvent):
                 root = self.node(event, ())
         if documents == 0 or root is None:
-            raise _refusal(self.file, "is empty.", "Write a starter scenario with: pddplan init")
+            raise _refusal(self.file, "is empty.", self.words.start)
         if not isinstance(root, dict):
-            fix = "A scenario has keys: model, workload, sites."
-            raise _refusal(self.file, f"holds {shown(root)}, not keys with values.", fix, 1)
+            raise _refusal(self.file, f"holds {shown(root)}, not keys with values.", self.words.keys, 1)
         return Document(root, self.file, self.lines, problems=self.problems)
 
     def node(self, event: Any, path: KeyPath) -> Any:
@@ -206,7 +222,7 @@ class _Composer:
             fix = "Write it out without aliases, or shorter."
             raise _refusal(self.file, f"expands to more than {MAX_NODES:,} values.", fix, line, format_key(path[:4]))
         if len(path) + depth_below > MAX_DEPTH:
-            raise _refusal(self.file, f"is nested more than {MAX_DEPTH} deep.", "Scenarios are 6 deep.", line)
+            raise _refusal(self.file, f"is nested more than {MAX_DEPTH} deep.", self.words.depth, line)
 
     def alias(self, event: Any, path: KeyPath, line: int) -> Any:
         if event.anchor in self.open_anchors or event.anchor not in self.anchors:

@@ -22,6 +22,7 @@ COMMANDS = [
     ["hardware", "show"],
     ["model", "list"],
     ["model", "show"],
+    ["model", "import"],
     ["schema"],
 ]
 

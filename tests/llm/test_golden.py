@@ -6,9 +6,9 @@ import pytest
 
 from pddplan.llm.catalogue import load_model
 from pddplan.llm.decode import decode_weight_bytes
-from pddplan.llm.flops import decode_flops, head_flops, prefill_flops
-from pddplan.llm.kv import kv_bytes, kv_bytes_per_token, state_bytes
-from pddplan.llm.parameters import parameters
+from pddplan.llm.flops import decode_flops, group_decode_attention_flops, head_flops, prefill_flops
+from pddplan.llm.kv import group_kv_read_bytes, kv_bytes, kv_bytes_per_token, kv_read_bytes, state_bytes
+from pddplan.llm.parameters import attention_parameters, parameters
 from pddplan.llm.weights import bytes_per_weight, weight_bytes
 from pddplan.units import GIB
 
@@ -48,6 +48,7 @@ def test_deepseek_v3_checkpoint_with_its_mtp_module() -> None:
         ("qwen3-235b-a22b", 235e9, 21.6e9),  # https://arxiv.org/abs/2505.09388: 235B, 22B
         ("gpt-oss-120b", 116.83e9, 5.13e9),  # https://arxiv.org/abs/2508.10925: 116.83B, 5.13B
         ("deepseek-v4-pro", 1.573e12, 48.9e9),  # https://huggingface.co/deepseek-ai/DeepSeek-V4-Pro: 1.6T, 49B
+        ("step-3", 316e9, 38e9),  # https://arxiv.org/abs/2507.19427: 316B without the vision tower, 38B
         ("llama-2-70b", 68.98e9, 68.7e9),  # https://huggingface.co/meta-llama/Llama-2-70b: 69B
         ("qwen3-8b", 8.19e9, 7.57e9),  # https://huggingface.co/Qwen/Qwen3-8B: 8.2B
     ],
@@ -120,6 +121,9 @@ def test_one_sequence_reads_its_active_weights() -> None:
         ("deepseek-v3.2", 671_877_929_216, 12_265_071_872),
         ("deepseek-v4-pro", 1_572_997_179_491, 19_549_058_142),
         ("gpt-oss-120b", 116_829_156_672, 955_805_184),
+        ("glm-5.2", 743_377_000_704, 13_068_542_208),
+        ("nemotron-h-56b", 56_324_350_464, 25_184_862_720),
+        ("nemotron-3-ultra-550b-a55b", 549_308_968_960, 21_899_513_856),
         ("gemma-3-27b", 27_009_346_304, None),
         ("llama-4-maverick", 400_711_848_960, 3_019_898_880),
     ],
@@ -129,3 +133,41 @@ def test_counts_of_the_model_classes_are_exact(name: str, total: int, attention:
     count = parameters(load_model(name))
     assert count.total == total
     assert attention is None or count.attention == attention
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "tolerance", "source"),
+    [
+        ("minimax-m1", 456e9, 0.001, "https://arxiv.org/abs/2506.13585"),
+        ("step-3.5-flash", 196.81e9, 0.001, "https://huggingface.co/stepfun-ai/Step-3.5-Flash"),
+        ("ring-2.5-1t", 1.01e12, 0.003, "https://github.com/inclusionAI/Ring-V2.5"),
+        ("kimi-k3", 2.8e12, 0.006, "https://huggingface.co/moonshotai/Kimi-K3"),
+        ("nemotron-3-ultra-550b-a55b", 550e9, 0.002, "the model's name"),
+    ],
+)
+def test_published_totals(name: str, total: float, tolerance: float, source: str) -> None:
+    assert parameters(load_model(name)).total == pytest.approx(total, rel=tolerance), source
+
+
+def test_minimax_m1_active_parameters() -> None:
+    """45.9B, with neither embedding nor head: https://arxiv.org/abs/2506.13585."""
+    assert parameters(load_model("minimax-m1")).active_no_embed_no_head == pytest.approx(45.9e9, rel=0.001)
+
+
+def test_block_sparse_attention_of_minimax_m3_by_hand() -> None:
+    """57 of 60 layers read index keys of the whole context (128 B fp8) and 16 blocks of 128 keys, 1,024 B each."""
+    model = load_model("minimax-m3")
+    read = 3 * 1024 * 32_768 + 57 * (1024 * 2048 + 128 * 32_768)
+    assert float(kv_read_bytes(model, 32_768, "fp8")) == read
+    assert kv_bytes_per_token(model, "fp8") == 60 * 1024 + 57 * 128
+    sparse = model.groups[1]
+    assert float(group_kv_read_bytes(sparse, 32_768, "fp8", tp=4)) == 1024 * 2048 / 4 + 128 * 32_768  # keys are copied
+    scores, attended = 2 * 4 * 128 * 32_768, 2 * 64 * 256 * 2048
+    flops = group_decode_attention_flops(sparse, 32_768)
+    assert (float(flops.indexer), float(flops.dense)) == (scores, attended)
+
+
+def test_low_rank_queries_of_step_3_by_hand() -> None:
+    """MFA: h*2048 + 2048 + 2048*64*256 queries, one K and one V head of 256, 64*256*h out."""
+    layer = attention_parameters(load_model("step-3").groups[0].attention, 7168)
+    assert layer.total == 7168 * 2048 + 2048 + 2048 * 64 * 256 + 7168 * 2 * 256 + 64 * 256 * 7168

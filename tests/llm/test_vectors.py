@@ -117,10 +117,12 @@ def test_communication(vector: dict[str, Any]) -> None:
 def test_architecture_fields(vector: dict[str, Any]) -> None:
     model, want = load_model(vector["id"]), vector["arch"]
     assert (model.layers, model.hidden, model.vocab) == (want["layers"], want["hidden"], want["vocab"])
-    assert (model.tied_embeddings, model.max_context) == (want["tied_embeddings"], want["max_position"])
+    assert model.tied_embeddings == want["tied_embeddings"]
+    # config.json of Step-3 and Kimi Linear say it under another name, which the reference doesn't read
+    assert want["max_position"] in (model.max_context, None)
 
 
 @pytest.mark.skipif("PDDPLAN_REFERENCE_DATA" not in os.environ, reason="PDDPLAN_REFERENCE_DATA is not set")
-def test_the_required_models_are_there() -> None:
-    assert set(MODELS) <= set(_vectors(reference_dir()))
-    assert len(MODELS) >= 15
+def test_every_model_of_the_reference_has_a_card() -> None:
+    assert set(MODELS) == set(_vectors(reference_dir()))
+    assert len(MODELS) == 41

@@ -30,6 +30,9 @@ LAYOUTS = {
     "linear": ("h200", "qwen3-next-80b-a3b", {"tp": 2, "ep": 2}),
     "window": ("h100", "gpt-oss-120b", {"tp": 2, "ep": 1}),
     "stages": ("h100", "llama-3.1-70b", {"tp": 2, "pp": 2}),
+    "block-sparse": ("h200", "minimax-m3", {"tp": 4, "dp": 2, "ep": 8}),
+    "gated": ("gb200", "kimi-k3", {"tp": 4, "dp": 8, "ep": 32}),
+    "low rank": ("h800", "step-3", {"tp": 4, "dp": 4, "ep": 16}),
     "compressed": ("h20", "deepseek-v4-pro", {"dp": 16, "ep": 16}),
 }
 UNEVEN = replace(ENGINE, context_sigma=0.8)

@@ -65,7 +65,7 @@ def test_all_problems_in_one_run() -> None:
     found = problems(
         text,
         overrides=["sites[7].name=x", "burst=2"],
-        check_model=lambda name, base: Problem(f"no model {name!r}.", fix="Closest: deepseek-v3.2."),
+        check_model=lambda name, base: [Problem(f"no model {name!r}.", fix="Closest: deepseek-v3.2.")],
     )
     keys = [p.key for p in found]
     assert keys == [
@@ -80,7 +80,7 @@ def test_all_problems_in_one_run() -> None:
 
 
 def test_model_problem_gets_its_place() -> None:
-    (problem,) = problems(SMALL, check_model=lambda name, base: Problem(f"no model {name!r}.", fix="Like llama."))
+    (problem,) = problems(SMALL, check_model=lambda name, base: [Problem(f"no model {name!r}.", fix="Like llama.")])
     assert str(problem) == "a.yaml:2: model: no model 'deepseek-v3.2'. Like llama."
 
 

@@ -371,5 +371,5 @@ def test_numbers_are_finite() -> None:
 def test_model_callback_sees_name_and_folder(tmp_path: Path) -> None:
     seen: list[tuple[str, str]] = []
     (tmp_path / "s.yaml").write_text(SMALL)
-    load_scenario(tmp_path / "s.yaml", check_model=lambda name, base: seen.append((name, base)))
+    load_scenario(tmp_path / "s.yaml", check_model=lambda name, base: seen.append((name, base)) or [])
     assert seen == [("deepseek-v3.2", str(tmp_path))]
