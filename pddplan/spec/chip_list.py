@@ -29,7 +29,7 @@ NUMBERS = (
 TEXTS = ("vendor", "id", "name", "status")
 SORT_KEYS = (*TEXTS, *NUMBERS)
 CHEAPEST_FIRST = ("usd_per_hour", "tdp_watts", "all_in_kw")  # all other numbers: the largest first
-_CONDITION = re.compile(r"^\s*([A-Za-z0-9_]+)\s*(>=|<=|==|=|>|<)\s*(\S+)\s*$")
+_CONDITION = re.compile(r"^\s*([A-Za-z0-9_]+)\s*(>=|<=|==|=|>|<)\s*([^\s=<>]\S*)\s*$")
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -52,7 +52,7 @@ class ChipSummary:
     status: str  # shipping | announced | discontinued
     released: int | None
     bf16_tflops: float | None
-    fp16_tflops: float | None  # only where it isn't the bf16 peak
+    fp16_tflops: float | None
     fp8_tflops: float | None
     int8_tflops: float | None
     fp4_tflops: float | None

@@ -219,7 +219,7 @@ def test_a_broken_file_is_named(own_data: Path) -> None:
 
 def test_si_units() -> None:
     chip = load_chip("h800")
-    assert chip.peak_flops == {"bf16": 989e12, "fp8": 1979e12, "int8": 1979e12}
+    assert chip.peak_flops == {"bf16": 989e12, "fp16": 989e12, "fp8": 1979e12, "int8": 1979e12}
     assert chip.memory_bytes == 81559 * 2**20 and chip.memory_gb_nominal == 80
     assert chip.memory_bytes_per_s == 3.35e12 and chip.scale_up_bytes_per_s == 200e9
     assert chip.scale_out_bytes_per_s == 400e9 / 8 and chip.all_in_watts == 1730

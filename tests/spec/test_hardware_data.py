@@ -170,7 +170,11 @@ def test_the_traps_of_the_data_sheets() -> None:
     assert h100.peak_flops["fp8"] == 1979e12  # 3,958 in print, with sparsity
     ascend = load_chip("910c")
     assert ascend.memory_bytes == 128e9  # two dies of 64 GB are one chip
-    assert ascend.peak_flops == {"bf16": 707.8e12, "int8": 1415.8e12}  # without the vector unit; no fp8
+    assert ascend.peak_flops == {
+        "bf16": 707.8e12,
+        "fp16": 707.8e12,
+        "int8": 1415.8e12,
+    }  # without the vector unit; no fp8
     assert load_chip("910b2").memory_bytes_per_s == 1600e9  # not the 392 of its link
     for ultra in ("b300", "gb300"):
         chip = load_chip(ultra)
@@ -193,6 +197,7 @@ def reference() -> dict[str, dict[str, Any]]:
 # Where we read the same facts differently, and why.
 ON_PURPOSE = {
     ("huawei-ascend-910c", "bf16_tflops"): 707.8,  # 752 includes the vector unit; GEMMs use the cubes
+    ("huawei-ascend-910c", "fp16_tflops"): 707.8,
     ("huawei-ascend-910c", "int8_tflops"): 1415.8,
 }
 # The nominal peak of the RTX 5090 lies below what was measured: the facts say to plan with the measurement.
@@ -213,8 +218,8 @@ FACT_OF = {
 def published(c: dict[str, Any]) -> dict[str, Any]:
     price = c.get("price_usd_per_hour") or {}
     peaks = {**c["peak_tflops"], **(c["measured_tflops"] if c["id"] in MEASURED else {})}
-    if peaks["fp16"] == peaks["bf16"] or c["id"] in MEASURED:
-        peaks["fp16"] = None  # one rate, stated once
+    if c["id"] in MEASURED:
+        peaks["fp16"] = None  # not measured by itself
     return {
         **{f"{d}_tflops": peaks[d] for d in ("bf16", "fp16", "fp8", "int8", "fp4")},
         "memory_gb": c["memory_gb"],
@@ -290,23 +295,52 @@ def test_no_number_is_trusted_more_than_the_facts_allow(chip_id: str) -> None:
 # ---------------------------------------------------------------- lines and engines
 
 
-def test_line_prices_are_per_hour_dated_and_sourced() -> None:
+def test_line_prices_are_per_hour_month_and_gb_by_direction_dated_and_sourced() -> None:
     tiers = {t.id: t for t in link_defaults().tiers}
     assert len(tiers) == len(link_defaults().tiers)
     assert {t.provider for t in tiers.values()} == {
         "AWS Direct Connect",
+        "Carriers' waves",
         "CoreWeave Direct Connect",
         "GCP Dedicated Interconnect",
     }
     assert tiers["aws-100g"].usd_per_hour == 22.5 and tiers["gcp-10g"].usd_per_hour == 2.328
     assert tiers["coreweave-100g"].usd_per_hour == pytest.approx(12500 / 730)
+    assert (tiers["aws-10g"].usd_per_gb_out, tiers["aws-10g"].usd_per_gb_in) == (0.02, 0)
+    assert (tiers["coreweave-10g"].usd_per_gb_out, tiers["gcp-10g"].usd_per_gb_out) == (0, None)
     for tier in tiers.values():
-        assert re.fullmatch(r"20\d\d-\d\d", tier.date)
-        assert tier.provenance.source.startswith("https://")
-        assert 0.1 <= tier.usd_per_hour / tier.gbit_per_s <= 0.31  # 400G is cheapest per Gbit/s, 1G dearest
+        assert re.fullmatch(r"20\d\d(-\d\d)?", tier.date) and tier.kind
+        assert tier.usd_per_month == pytest.approx(730 * tier.usd_per_hour)
+        assert "https://" in tier.provenance.source and tier.provenance.confidence in ("datasheet", "secondary")
+        if "wave" not in tier.kind:  # 400G is cheapest per Gbit/s, 1G dearest
+            assert 0.1 <= tier.usd_per_hour / tier.gbit_per_s <= 0.31
     as_line = tiers["aws-10g"].line_tier("west")
     assert (as_line.gbit_per_s, as_line.usd_per_hour) == (10.0, 2.25)
     assert as_line.usd_per_byte == {"west": pytest.approx(0.02e-9)}
+
+
+def test_line_prices_and_defaults_equal_the_collected_facts() -> None:
+    with (reference_dir() / "hardware" / "hardware.yaml").open(encoding="utf-8") as stream:
+        facts = yaml.load(stream, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    prices: dict[str, list[float]] = {}
+    for row in facts["network_prices"]:
+        for key in ("usd_per_hour", "usd_per_month"):
+            if row.get(key) is not None:
+                prices[row["item"]] = [row[key]] if isinstance(row[key], float | int) else row[key]
+    known = sorted(price for listed in prices.values() for price in listed)
+    ours = [t.usd_per_month if "month" in t.kind or "wave" in t.kind else t.usd_per_hour for t in link_defaults().tiers]
+    assert sorted(ours) == pytest.approx(known)
+    table = next(row["ms_rtt"] for row in facts["latency"] if "ms_rtt" in row)
+    assert {k: s * 1e3 for k, s in link_defaults().rtt_s.items()} == pytest.approx(table)
+    shares = next(row["goodput_fraction"] for row in facts["wan_goodput"] if "goodput_fraction" in row)
+    by_kind = link_defaults().goodput_by_kind
+    assert list(by_kind.values()) == [
+        shares["dedicated_wave_rdma_tuned"],
+        shares["dedicated_wave_multi_stream_tcp"],
+        shares["shared_wan"],
+        shares["single_stream_untuned"],
+    ]
+    assert link_defaults().goodput == by_kind["dedicated_wave_rdma"]
 
 
 def test_link_defaults_are_the_documented_ones() -> None:
