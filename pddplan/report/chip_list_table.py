@@ -43,7 +43,7 @@ _LEFT = ("chip", "alias", "", "status", "name")
 def render_chip_list(rows: Sequence[ChipSummary], width: int, *, asked: Sequence[str] = (), total: int = 0) -> str:
     """One line a chip, in the order given; ``asked`` are the keys that were sorted or filtered by.
 
-    A narrow terminal does without the month of the price, then without the aliases.
+    A narrow terminal does without the month of the price, then without aliases and names.
     """
     if not rows:
         return f"None of {total} chips fits." if total else "No chips."
@@ -67,11 +67,14 @@ def _table(rows: Sequence[ChipSummary], width: int, asked: Sequence[str]) -> lis
     extra = [key for key in dict.fromkeys(asked) if key not in shown and key in _EXTRA]
     names = [*list(_COLUMNS)[:-1], *(_EXTRA[k] for k in extra), "USD/h", "", *(["priced"] if wide else [])]
     cells = [names, *([*_row(r, wide), *(_extra(r, k) for k in extra), *_price(r, wide)] for r in rows)]
-    lines = _aligned(cells, names, wide)
-    if max(map(len, lines)) > width:
-        dropped = names.index("alias")
-        cells = [row[:dropped] + row[dropped + 1 :] for row in cells]
-        lines = _aligned(cells, cells[0], False)
+    for spare in ("", "alias", "name"):  # what a narrow terminal does without
+        if spare in names and spare:
+            at = names.index(spare)
+            cells = [row[:at] + row[at + 1 :] for row in cells]
+            names = cells[0]
+        lines = _aligned(cells, names, wide)
+        if max(map(len, lines)) <= width:
+            break
     return lines
 
 

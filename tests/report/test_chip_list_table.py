@@ -9,7 +9,7 @@ import pytest
 from pddplan.report.chip_list_table import render_chip_list
 from pddplan.report.lines_table import render_lines
 from pddplan.spec.catalogue import chip_ids, link_defaults
-from pddplan.spec.chip_list import NUMBERS, chip_summaries, select_chips, sort_chips
+from pddplan.spec.chip_list import SORT_KEYS, chip_summaries, select_chips, sort_chips
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -35,7 +35,7 @@ def test_incomplete_chips_stand_apart_with_the_missing_numbers_named() -> None:
         assert missing == ", ".join(rows[chip_id].missing)
 
 
-@pytest.mark.parametrize("key", NUMBERS)
+@pytest.mark.parametrize("key", SORT_KEYS)
 def test_what_is_asked_for_is_shown(key: str) -> None:
     for width in (80, 100):
         text = render_chip_list(sort_chips(chip_summaries(), key), width, asked=[key])

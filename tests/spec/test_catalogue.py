@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pddplan.errors import InputError, Problem
-from pddplan.spec import catalogue, chips
+from pddplan.spec import catalogue, chip_check, chips
 from pddplan.spec.catalogue import (
     catalogue_date,
     chip_assumptions,
@@ -31,7 +31,9 @@ from pddplan.spec.catalogue import (
     price_age_months,
     unknown_chip,
 )
-from pddplan.spec.chip_list import chip_summaries
+from pddplan.spec.chip_check import check_chip_file
+from pddplan.spec.chip_list import chip_summaries, read_condition, select_chips
+from pddplan.spec.load import load_scenario
 from pddplan.spec.types import Chip
 
 FOUR: dict[str, Any] = {
@@ -188,7 +190,7 @@ def test_an_unknown_engine_gets_the_closest() -> None:
 @pytest.fixture
 def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.copytree(hardware_dir(), tmp_path / "hardware")
-    for module in (catalogue, chips):
+    for module in (catalogue, chips, chip_check):
         monkeypatch.setattr(module, "hardware_dir", lambda: tmp_path / "hardware")
     caches = (catalogue._heads, catalogue._noise, catalogue._names, catalogue.load_chip)
     for cached in caches:
@@ -204,7 +206,13 @@ def test_adding_a_chip_is_adding_one_file(own_data: Path) -> None:
     assert find_chip("A1") == "acme-one" and "acme-one" in chip_ids()
     assert load_chip("one").peak_flops == {"bf16": 400e12}
     assert catalogue_date() == "2027-01-31"
-    assert any(row.id == "acme-one" and row.plannable for row in chip_summaries())
+    (row,) = select_chips(
+        chip_summaries(), conditions=[read_condition("memory_gb=96"), read_condition("bf16_tflops=400")]
+    )
+    assert row.id == "acme-one" and row.plannable
+    offered = load_scenario(examples_dir() / "agent_64k.yaml", overrides=["sites[0].chips[0].chip=A1"])
+    assert offered.sites[0].offers[0].chip == load_chip("acme-one")
+    assert check_chip_file(own_data / "chips" / "acme-one.yaml").status == "complete"
 
 
 def test_a_broken_file_is_named(own_data: Path) -> None:
