@@ -64,7 +64,7 @@ def _bars(dimensions: tuple[Dimension, ...], reference: Chip, width: int) -> lis
         bar = _bar(d.ratio, longest, room)
         line = f"  {_NAMES[d.key].ljust(names)}  {value.rjust(figures)}  {bar}  {percent(d.ratio).rjust(7)}"
         lines.append(line.rstrip())
-    replaced = [d for d in dimensions if d.key != d.against and d.reference is not None]
+    replaced = [d for d in dimensions if d.key != d.against and d.ratio is not None]
     for d in replaced:
         ours, theirs = d.key.removesuffix("_tflops"), d.against.removesuffix("_tflops")
         lines += paragraph(f"{reference.id} has no {ours}: its {theirs} is taken.", width, indent=2)
@@ -74,7 +74,7 @@ def _bars(dimensions: tuple[Dimension, ...], reference: Chip, width: int) -> lis
 def _shape(dimensions: tuple[Dimension, ...]) -> str:
     ends = extremes(dimensions)
     if ends is None:
-        return "Too little is published to tell its shape."
+        return "Too little is published to tell how lopsided it is."
     least, most = ends
     low, high = least.ratio or 1.0, most.ratio or 1.0
     if high < LOPSIDED * low:

@@ -150,7 +150,8 @@ def _left_out(chip: Chip, data: Mapping[str, object]) -> list[Finding]:
         message = f"{value:g} is taken for {_WITHOUT[key]}: {chip.provenance[key].source}."
         findings.append(Finding("left out", key, message))
     if not {"fp8", "int8"} & set(chip.peak_flops):
-        findings.append(Finding("left out", "fp8_tflops", "nor int8_tflops: models in 8 bits run at the rate of bf16."))
+        message = "neither it nor int8_tflops is given: models in 8 bits run at the rate of bf16."
+        findings.append(Finding("left out", "fp8_tflops", message))
     if chip.usd_per_hour is None:
         findings.append(Finding("left out", "price", "a scenario must give usd_per_hour."))
     if chip.all_in_watts is None:

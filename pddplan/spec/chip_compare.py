@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pddplan.spec.chips import figure_of
+from pddplan.spec.chips import FOUR_NUMBERS, figure_of
 from pddplan.spec.types import Chip
 
 REFERENCE = "nvidia-h100-sxm"  # the chip that most people know
@@ -52,8 +52,8 @@ def _dimension(chip: Chip, reference: Chip, key: str, unit: str, against: str) -
 
 
 def extremes(dimensions: tuple[Dimension, ...]) -> tuple[Dimension, Dimension] | None:
-    """The dimensions with the smallest and the largest ratio; None where fewer than two are known."""
+    """The dimensions with the smallest and the largest ratio; None where one of the four is unknown."""
     known = [d for d in dimensions if d.ratio is not None]
-    if len(known) < 2:
+    if not set(FOUR_NUMBERS) <= {d.key for d in known}:
         return None
     return min(known, key=lambda d: d.ratio or 0.0), max(known, key=lambda d: d.ratio or 0.0)

@@ -16,7 +16,9 @@ import pddplan
 from pddplan.cli.main import main
 from pddplan.cli.output import emit
 from pddplan.spec.catalogue import chip_ids, load_chip
+from tests.cli.test_examples import three_digits
 from tests.cli.test_solve import Captured
+from tests.report.golden import assert_golden
 
 FOUR = "name: Acme One\nbf16_tflops: 400\nmemory_gb: 96\nmemory_gb_per_s: 2000\ninterconnect_gb_per_s: 200\n"
 
@@ -153,3 +155,40 @@ def test_ascii_through_a_pipe_at_80_columns(command: list[str]) -> None:
     assert done.stderr == b""
     if command[0] == "show":
         assert "###" in text
+
+
+GOLDEN = {
+    "hardware_list": ["list"],
+    "hardware_list_fp4": ["list", "--dtype", "fp4", "--where", "memory_gb>=150", "--sort", "memory_gb_per_s"],
+    "hardware_lines": ["list", "--lines"],
+    "hardware_show_h20": ["show", "h20"],
+    "hardware_show_p800": ["show", "p800", "--against", "910c"],
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+@pytest.mark.parametrize("width", [80, 100])
+def test_golden_text(name: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert main(["hardware", *GOLDEN[name]]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= width
+    assert_golden(f"{name}_{width}.txt", text)
+
+
+@pytest.mark.parametrize("name", ["hardware_show_h20", "hardware_lines"])
+def test_golden_json(name: str, capsys: Captured) -> None:
+    assert main(["hardware", *GOLDEN[name], "--json"]) == 0
+    payload = three_digits(json.loads(capsys.readouterr().out))
+    assert_golden(f"{name}.json", json.dumps(payload, indent=2, ensure_ascii=False) + "\n")
+
+
+@pytest.mark.parametrize("kind", ["implausible", "incomplete"])
+def test_golden_of_add(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    text = FOUR.replace("interconnect_gb_per_s: 200", "interconnect_gb_per_s: 400  # both directions")
+    lacking = FOUR.replace("memory_gb: 96", "memory_gb: null")
+    Path("acme-one.yaml").write_text(text if kind == "implausible" else lacking)
+    assert main(["hardware", "add", "acme-one.yaml"]) == 0
+    assert_golden(f"hardware_add_{kind}.txt", capsys.readouterr().out)
