@@ -13,6 +13,8 @@ from typing import Any, TextIO
 from pddplan.errors import InputError, Problem
 
 NARROWEST, WIDEST = 60, 100
+# For a stream whose encoding lacks these signs; each as wide as what it stands for, so that columns stay aligned.
+_PLAIN = str.maketrans({"█": "#", "–": "-", "…": "~", "×": "x", "·": "-", "≥": ">", "≤": "<", "→": ">", "’": "'"})
 
 
 def emit(text: str, stream: TextIO | None = None) -> None:
@@ -29,7 +31,7 @@ def emit(text: str, stream: TextIO | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
     except UnicodeEncodeError:
         encoding = out.encoding or "ascii"
-        out.write(text.encode(encoding, "replace").decode(encoding) + "\n")
+        out.write(text.translate(_PLAIN).encode(encoding, "replace").decode(encoding) + "\n")
         out.flush()
 
 

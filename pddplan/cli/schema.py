@@ -17,6 +17,8 @@ class Kind(StrEnum):
     check = "check"
     chips = "chips"
     chip = "chip"
+    chip_check = "chip_check"
+    lines = "lines"
     models = "models"
     model = "model"
     import_ = "import"

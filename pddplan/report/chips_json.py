@@ -9,6 +9,7 @@ from typing import Any
 from pddplan.report.json_schema import (
     COUNT,
     FLAG,
+    MAYBE_COUNT,
     MAYBE_NUMBER,
     TEXT,
     Schema,
@@ -18,7 +19,9 @@ from pddplan.report.json_schema import (
     rows,
 )
 from pddplan.report.plan_json import finite, finite_map
-from pddplan.spec.catalogue import ChipSummary
+from pddplan.spec.chip_compare import compare_chips
+from pddplan.spec.chip_list import ChipSummary
+from pddplan.spec.chips import DTYPES
 from pddplan.spec.types import Chip
 
 
@@ -27,7 +30,7 @@ def chips_payload(summaries: Sequence[ChipSummary], catalogue_date: str) -> dict
     return {"schema": "pddplan.chips/1", "catalogue_date": catalogue_date, "chips": chips}
 
 
-def chip_payload(chip: Chip) -> dict[str, Any]:
+def chip_payload(chip: Chip, reference: Chip) -> dict[str, Any]:
     return {
         "schema": "pddplan.chip/1",
         "id": chip.id,
@@ -47,6 +50,10 @@ def chip_payload(chip: Chip) -> dict[str, Any]:
         "all_in_watts": finite(chip.all_in_watts),
         "price": {"usd_per_hour": finite(chip.usd_per_hour), "kind": chip.price_kind, "date": chip.price_date},
         "efficiency": chip.efficiency,
+        "status": chip.status,
+        "tdp_watts": finite(chip.tdp_watts),
+        "notes": list(chip.notes),
+        "against": {"id": reference.id, "ratios": {d.key: finite(d.ratio) for d in compare_chips(chip, reference)}},
         "provenance": {
             field: {"source": origin.source, "confidence": origin.confidence}
             for field, origin in chip.provenance.items()
@@ -75,17 +82,25 @@ CHIPS: Schema = document(
                     "name": TEXT,
                     "vendor": TEXT,
                     "chip_class": TEXT,
-                    "bf16_tflops": MAYBE_NUMBER,
+                    "status": TEXT,
+                    "released": MAYBE_COUNT,
+                    **{f"{d}_tflops": MAYBE_NUMBER for d in DTYPES},
                     "memory_gb": MAYBE_NUMBER,
                     "memory_gb_per_s": MAYBE_NUMBER,
                     "interconnect_gb_per_s": MAYBE_NUMBER,
+                    "domain_chips": COUNT,
+                    "scale_out_gbit_per_s": MAYBE_NUMBER,
                     "chips_per_node": COUNT,
+                    "tdp_watts": MAYBE_NUMBER,
+                    "all_in_kw": MAYBE_NUMBER,
                     "usd_per_hour": MAYBE_NUMBER,
+                    "price_kind": TEXT,
+                    "price_date": TEXT,
+                    "confidence": TEXT,
                     "plannable": FLAG,
                     "missing": _NAMES,
                 }
             ),
-            at_least=1,
         ),
     },
 )
@@ -109,6 +124,10 @@ CHIP: Schema = document(
         "scale_out_bytes_per_s": MAYBE_NUMBER,
         "chips_per_node": COUNT,
         "all_in_watts": MAYBE_NUMBER,
+        "status": TEXT,
+        "tdp_watts": MAYBE_NUMBER,
+        "notes": rows(TEXT),
+        "against": record({"id": TEXT, "ratios": numbers_by_name(nullable=True)}),
         "price": record({"usd_per_hour": MAYBE_NUMBER, "kind": TEXT, "date": TEXT}),
         "provenance": {
             "type": "object",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pddplan.report.chip_check_report import CHIP_CHECK
 from pddplan.report.chips_json import CHIP, CHIPS
 from pddplan.report.json_schema import Schema
+from pddplan.report.lines_table import LINES
 from pddplan.report.models_report import IMPORT, MODEL, MODELS
 from pddplan.report.plan_schema import CHECK, ERROR, INIT, PLAN
 
@@ -14,6 +16,8 @@ SCHEMAS: Mapping[str, Schema] = {
     "check": CHECK,
     "chips": CHIPS,
     "chip": CHIP,
+    "chip_check": CHIP_CHECK,
+    "lines": LINES,
     "models": MODELS,
     "model": MODEL,
     "import": IMPORT,

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from pddplan.errors import InputError, Problem
 from pddplan.spec.chips import (
-    FOUR_NUMBERS,
     chip_assumptions,
     chip_from_catalogue,
     chip_from_mapping,
@@ -29,17 +28,14 @@ from pddplan.spec.profiles import (
     load_engine,
 )
 from pddplan.spec.types import Chip
-from pddplan.units import GB, GBIT_PER_S_IN_BYTES_PER_S, TFLOPS
 
 __all__ = [
-    "ChipSummary",
     "LinkDefaults",
     "TierOffer",
     "catalogue_date",
     "chip_assumptions",
     "chip_from_mapping",
     "chip_ids",
-    "chip_summaries",
     "closest_chips",
     "engine_ids",
     "examples_dir",
@@ -56,39 +52,15 @@ __all__ = [
 _ALIASES = re.compile(r"^aliases: *\[(.*)\] *$", re.MULTILINE)
 _CHECKED = re.compile(r"^checked: *\"?([0-9]{4}-[0-9]{2}-[0-9]{2})", re.MULTILINE)
 _MEMORY = re.compile(r"^([0-9]+)(?:g|gb|gib)$")
-_SXM = re.compile(r"^sxm[0-9]$")
-# Words that other tools put around a chip's name and that tell no chips of this catalogue apart.
-_NOISE = {"nvidia", "amd", "instinct", "google", "cloud", "aws", "intel", "huawei", "geforce", "tesla", "oam"}
-_NOISE |= {"hbm2", "hbm2e", "hbm3", "hbm3e", "gpu", "npu", "accelerator", "kunlunxin"}
+_SXM = re.compile(r"sxm[0-9]?")
+# Words that other tools put around a chip's name and that tell no chips of this catalogue apart; so does the first
+# word of each id, the vendor.
+_NOISE = {"instinct", "cloud", "geforce", "tesla", "oam", "hbm2", "hbm2e", "hbm3", "hbm3e", "hbm4"}
+_NOISE |= {"gpu", "npu", "accelerator", "card", "dcu", "mtt", "moore", "threads", "alibaba"}
 _FORM = {"sxm", "nvl72"}  # dropped only where the name isn't found with them
+_NAMED = 8  # chips that the message for an ambiguous name lists
+_RESEMBLES = 0.5  # of 1: how alike a spelling must be to be named
 _MEMORY_TOLERANCE = 0.10  # B200 is sold as 180 and as 192 GB
-
-
-@dataclass(frozen=True)
-class ChipSummary:
-    """A row of ``hardware list``; None where nobody published the number."""
-
-    id: str
-    aliases: tuple[str, ...]
-    name: str
-    vendor: str
-    chip_class: str
-    bf16_tflops: float | None
-    fp8_tflops: float | None
-    int8_tflops: float | None
-    fp4_tflops: float | None
-    memory_gb: float | None  # as marketed
-    memory_gb_per_s: float | None
-    interconnect_gb_per_s: float | None  # one direction
-    domain_chips: int
-    scale_out_gbit_per_s: float
-    chips_per_node: int
-    usd_per_hour: float | None
-    price_kind: str
-    price_date: str
-    confidence: str  # the weakest of the four dimensions
-    plannable: bool
-    missing: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -101,7 +73,7 @@ class _Head:
 @lru_cache(maxsize=1)
 def _heads() -> tuple[_Head, ...]:
     heads = []
-    for path in sorted((hardware_dir() / "chips").glob("*.yaml")):
+    for path in sorted((hardware_dir() / "chips").glob("*.yaml"), key=lambda path: path.stem):
         text = path.read_text(encoding="utf-8")
         listed, checked = _ALIASES.search(text), _CHECKED.search(text)
         if listed is None:  # a list over several lines: parse the file
@@ -112,9 +84,14 @@ def _heads() -> tuple[_Head, ...]:
     return tuple(heads)
 
 
+@lru_cache(maxsize=1)
+def _noise() -> frozenset[str]:
+    return frozenset(_NOISE | {h.id.split("-")[0] for h in _heads()})
+
+
 def _words(name: str) -> list[str]:
-    words = [w for w in re.split(r"[^a-z0-9]+", name.lower()) if w and w not in _NOISE]
-    words = ["sxm" if _SXM.match(w) else w for w in words]
+    plain = _SXM.sub(" sxm ", name.lower())  # SXM4, H100SXM
+    words = [w for w in re.split(r"[^a-z0-9]+", plain) if w and w not in _noise()]
     return [f"{m[1]}g" if (m := _MEMORY.match(w)) else w for w in words]
 
 
@@ -125,12 +102,16 @@ def _keys(words: list[str]) -> tuple[str, str]:
 
 @lru_cache(maxsize=1)
 def _names() -> Mapping[str, str]:
-    """Normalised name -> id; a chip's own id goes before another's alias."""
+    """Normalised name -> id; a chip's own id goes before another's alias, an alias of two chips is nobody's."""
     names: dict[str, str] = {}
+    shared: set[str] = set()
     for head in _heads():
-        for alias in head.aliases:
-            for key in _keys(_words(alias)):
-                names.setdefault(key, head.id)
+        for key in {k for alias in head.aliases for k in _keys(_words(alias))}:
+            if key in names:
+                shared.add(key)
+            names[key] = head.id
+    for key in shared:
+        del names[key]
     for head in _heads():
         for key in _keys(_words(head.id)):
             names[key] = head.id
@@ -174,16 +155,39 @@ def closest_chips(name: str, n: int = 3) -> tuple[str, ...]:
     """Up to n ids whose id or alias resembles the name, best first."""
     import difflib  # only where something is wrong
 
-    spellings = {s: h.id for h in reversed(_heads()) for s in (*h.aliases, h.id)}
-    near = difflib.get_close_matches(name.lower().replace("_", "-"), spellings, n=4 * n, cutoff=0.5)
-    return tuple(dict.fromkeys(spellings[s] for s in near))[:n]
+    asked = difflib.SequenceMatcher(b=name.lower().replace("_", "-"))
+    near: list[tuple[float, str, str]] = []
+    for head in _heads():
+        for spelling in (*head.aliases, head.id):
+            asked.set_seq1(spelling)
+            if asked.real_quick_ratio() >= _RESEMBLES and (ratio := asked.ratio()) >= _RESEMBLES:
+                near.append((-ratio, spelling, head.id))
+    return tuple(dict.fromkeys(chip_id for _, _, chip_id in sorted(near)))[:n]
+
+
+def _candidates(name: str) -> tuple[str, ...]:
+    """Ids of the chips whose name holds each of these words, or begins so: ``ascend``, ``mi3``, ``trainium``."""
+    asked = _words(name)
+    joined = "".join(asked)
+    found = []
+    for head in _heads():
+        spellings = [_words(s) for s in (head.id, *head.aliases)]
+        if any(set(asked) <= set(w) or (len(joined) > 2 and "".join(w).startswith(joined)) for w in spellings):
+            found.append(head.id)
+    vendor = name.lower().strip()
+    return tuple(found) if asked else tuple(h.id for h in _heads() if vendor and h.id.startswith(f"{vendor}-"))
 
 
 def unknown_chip(name: str, key: str = "") -> Problem:
-    """The message for a name that isn't in the catalogue, with the closest ones."""
+    """The message for a name that is no chip's, or more than one's, with the closest ones."""
     import difflib
 
-    near = closest_chips(name)
+    several = _candidates(name)
+    if len(several) > 1:
+        listed = ", ".join(several[:_NAMED]) + (", …" if len(several) > _NAMED else "")
+        return Problem(f"chip {name!r} could be any of {len(several)}.", key, fix=f"Name one: {listed}.")
+    others = _candidates(" ".join(w for w in _words(name) if not _MEMORY.match(w)))  # that name, another memory
+    near = tuple(dict.fromkeys((*several, *others, *closest_chips(name))))[:3]
     if near and difflib.SequenceMatcher(None, name.lower(), near[0]).ratio() > 0.9:
         near = near[:1]
     aliases = {h.id: h.aliases for h in _heads()}
@@ -219,46 +223,3 @@ def price_age_months(chip: Chip, today: date) -> int | None:
     if match is None or chip.usd_per_hour is None:
         return None
     return (today.year - int(match[1])) * 12 + today.month - int(match[2])
-
-
-def chip_summaries() -> tuple[ChipSummary, ...]:
-    """Every chip as a row of ``hardware list``, by id."""
-    return tuple(_summary(load_chip(chip_id)) for chip_id in chip_ids())
-
-
-def _summary(chip: Chip) -> ChipSummary:
-    def tflops(dtype: str) -> float | None:
-        return chip.peak_flops[dtype] / TFLOPS if dtype in chip.peak_flops else None
-
-    def gigabytes(field: str, value: float) -> float | None:
-        return None if field in chip.missing else value / GB
-
-    return ChipSummary(
-        id=chip.id,
-        aliases=chip.aliases,
-        name=chip.name,
-        vendor=chip.vendor,
-        chip_class=chip.chip_class,
-        bf16_tflops=tflops("bf16"),
-        fp8_tflops=tflops("fp8"),
-        int8_tflops=tflops("int8"),
-        fp4_tflops=tflops("fp4"),
-        memory_gb=chip.memory_gb_nominal,
-        memory_gb_per_s=gigabytes("memory_gb_per_s", chip.memory_bytes_per_s),
-        interconnect_gb_per_s=gigabytes("interconnect_gb_per_s", chip.scale_up_bytes_per_s),
-        domain_chips=chip.scale_up_domain,
-        scale_out_gbit_per_s=chip.scale_out_bytes_per_s / GBIT_PER_S_IN_BYTES_PER_S,
-        chips_per_node=chip.chips_per_node,
-        usd_per_hour=chip.usd_per_hour,
-        price_kind=chip.price_kind,
-        price_date=chip.price_date,
-        confidence=_weakest(chip),
-        plannable=not chip.missing,
-        missing=chip.missing,
-    )
-
-
-def _weakest(chip: Chip) -> str:
-    order = ("datasheet", "measured", "documented", "secondary", "estimate", "input")
-    named = [chip.provenance[f].confidence for f in FOUR_NUMBERS if f in chip.provenance]
-    return max(named, key=order.index, default="estimate")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pddplan.errors import Problem
@@ -44,21 +45,28 @@ def chip_from_mapping(data: Mapping[str, Any], key: str) -> Chip | list[Problem]
     """The chip that a user wrote inline or in a file of their own, or all that is wrong with it.
 
     ``key`` is the key path for messages. Needs the four numbers; the rest has defaults from
-    ``hardware/classes.yaml``, marked ``estimate`` in ``Chip.provenance``. What is possible but
-    implausible (both directions of a link added, sparse peaks, TB for GB) is told in ``Chip.warnings``.
+    ``hardware/classes.yaml``, marked ``estimate`` in ``Chip.provenance``; so has bf16 where another format is given.
+    What is possible but implausible (both directions of a link added, sparse peaks, TB for GB) is told in
+    ``Chip.warnings``.
     """
-    return _chip(data, key, allow_missing=False)
+    return _chip(data, key, allow_missing=False, ask=True)
+
+
+def chip_from_draft(data: Mapping[str, Any], key: str) -> Chip | list[Problem]:
+    """The same, but a dimension that isn't given (or ``null``) ends in ``missing``: for looking a new chip over."""
+    return _chip(data, key, allow_missing=True, ask=True)
 
 
 def chip_from_catalogue(data: Mapping[str, Any], chip_id: str) -> Chip | list[Problem]:
     """The same for a catalogue file, where a dimension nobody published is ``null`` and ends in ``missing``."""
-    return _chip({**data, "id": chip_id}, chip_id, allow_missing=True)
+    # The catalogue's own figures are held against the ranges by a test, not at every load.
+    return _chip({**data, "id": chip_id}, chip_id, allow_missing=True, ask=False)
 
 
 def chip_assumptions(chip: Chip) -> tuple[Assumption, ...]:
     """The chip's numbers that are estimates or class defaults, for the list of assumptions."""
     return tuple(
-        Assumption(f"{chip.id}.{field}", _shown(chip, field), "estimate", source.source)
+        Assumption(f"{chip.id}.{field}", figure_of(chip, field) or "", "estimate", source.source)
         for field, source in chip.provenance.items()
         if source.confidence == "estimate"
     )
@@ -75,10 +83,12 @@ def missing_problem(chip: Chip, key: str) -> Problem | None:
     )
 
 
-def _chip(data: Mapping[str, Any], key: str, *, allow_missing: bool) -> Chip | list[Problem]:
+def _chip(data: Mapping[str, Any], key: str, *, allow_missing: bool, ask: bool) -> Chip | list[Problem]:
     problems = [*_unknown_keys(data, key), *_texts(data, key)]
     figures, found = _figures(data, key)
     problems += found
+    given = tuple(figures)
+    _fill_compute(figures)
     absent = [k for k in FOUR_NUMBERS if k not in figures and not any(p.key == f"{key}.{k}" for p in problems)]
     if absent and not allow_missing:
         problems += [
@@ -87,9 +97,9 @@ def _chip(data: Mapping[str, Any], key: str, *, allow_missing: bool) -> Chip | l
     if problems:
         return problems
     _fill_defaults(figures)
-    # The catalogue's own figures are held against the ranges by a test, not at every load.
-    warnings = () if allow_missing else _implausible(figures, str(data.get("class", "custom")), key)
-    return _record(data, figures, tuple(absent), warnings)
+    warnings = _implausible(figures, str(data.get("class", "custom")), key) if ask else ()
+    chip = _record(data, figures, tuple(absent), warnings)
+    return replace(chip, defaulted=tuple(k for k in figures if k not in given))
 
 
 def _unknown_keys(data: Mapping[str, Any], key: str) -> list[Problem]:
@@ -180,6 +190,17 @@ def _example(name: str) -> str:
     return f"{class_data()['plausible']['figures'].get(name, {}).get('example', 1):g}"
 
 
+def _fill_compute(figures: dict[str, Figure]) -> None:
+    """The peak of bf16 from another format's, where only that is published (``hardware/classes.yaml``)."""
+    if "bf16_tflops" in figures:
+        return
+    for rule in class_data()["compute_from"]:
+        known = figures.get(f"{rule['dtype']}_tflops")
+        if known is not None:
+            figures["bf16_tflops"] = Figure(known.value * rule["share"], rule["source"], "estimate")
+            return
+
+
 def _fill_defaults(figures: dict[str, Figure]) -> None:
     """Node form and NIC where the chip states none; a domain is one node."""
     for name in ("chips_per_node", "scale_out_gbit_per_s"):
@@ -228,6 +249,8 @@ def _record(
         released=None if isinstance(released, str) else int(released),
         notes=tuple(data.get("notes") or ()),
         warnings=warnings,
+        tdp_watts=optional("tdp_watts"),
+        status=str(data.get("status") or ""),
     )
 
 
@@ -257,8 +280,8 @@ def _implausible(figures: Mapping[str, Figure], chip_class: str, key: str) -> tu
     return tuple(told)
 
 
-def _shown(chip: Chip, field: str) -> float | str:
-    """A field's value in the unit of its key."""
+def figure_of(chip: Chip, field: str) -> float | None:
+    """A field's value in the unit of its key; None where it isn't known."""
     values: dict[str, float | None] = {
         **{f"{d}_tflops": chip.peak_flops[d] / TFLOPS for d in chip.peak_flops},
         "memory_gb": chip.memory_gb_nominal,
@@ -269,8 +292,9 @@ def _shown(chip: Chip, field: str) -> float | str:
         "domain_chips": chip.scale_up_domain,
         "scale_out_gbit_per_s": chip.scale_out_bytes_per_s / GBIT_PER_S_IN_BYTES_PER_S,
         "chips_per_node": chip.chips_per_node,
+        "tdp_watts": chip.tdp_watts,
         "all_in_kw": None if chip.all_in_watts is None else chip.all_in_watts / 1e3,
         "usd_per_hour": chip.usd_per_hour,
     }
     value = values.get(field)
-    return "" if value is None else value
+    return None if value is None or math.isnan(value) else value

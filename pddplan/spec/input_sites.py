@@ -121,7 +121,9 @@ class TierInput(Strict):
 
 class LinkInput(Strict):
     between: Annotated[list[Text], Field(min_length=2, max_length=2)] = Field(description="Names of two sites.")
-    rtt_ms: Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=1e5)] = Field(description="Round trip.")
+    rtt_ms: Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=1e5)] = Field(
+        description="Round trip; usual ones by distance: pddplan hardware list --lines."
+    )
     goodput: PositiveShare | None = Field(None, description="Share of the line that carries KV at best.")
     shared_with_others: OpenShare | None = Field(None, description="Share that is not ours.")
     streams: Count | None = Field(None, description="TCP streams that one transfer uses.")

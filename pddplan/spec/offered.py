@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def _chip(
     document: Document, path: KeyPath, value: str | dict[str, Any], base_dir: str, result: OfferedChips
 ) -> Chip | None:
     if isinstance(value, dict):
-        return _checked(value, document, path, (), result)
+        return checked_chip(value, document, path, (), result)
     if value.lower().endswith(FILE_ENDINGS):
         return _from_file(document, path, value, base_dir, result)
     try:
@@ -71,11 +71,16 @@ def _from_file(document: Document, path: KeyPath, name: str, base_dir: str, resu
         return None
     result.files[name] = inner.data
     result.problems += inner.problems
-    return _checked(inner.data, inner, (), path, result)
+    return checked_chip(inner.data, inner, (), path, result)
 
 
-def _checked(
-    data: Mapping[str, Any], source: Document, inside: KeyPath, used_at: KeyPath, result: OfferedChips
+def checked_chip(
+    data: Mapping[str, Any],
+    source: Document,
+    inside: KeyPath,
+    used_at: KeyPath,
+    result: OfferedChips,
+    reader: Callable[[Mapping[str, Any], str], Chip | list[Problem]] = catalogue.chip_from_mapping,
 ) -> Chip | None:
     """A chip from a mapping that stands at ``inside`` of ``source``; problems get its lines."""
     key = format_key(inside) or "chip"
@@ -87,7 +92,7 @@ def _checked(
     if absurd:
         result.problems += absurd
         return None
-    chip = catalogue.chip_from_mapping(data, key)
+    chip = reader(data, key)
     if isinstance(chip, Chip):
         return None if wrong is not None else chip
     for p in chip:

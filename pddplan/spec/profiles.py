@@ -95,10 +95,11 @@ class TierOffer:
     provider: str
     gbit_per_s: float
     usd_per_hour: float
+    usd_per_month: float  # 730 hours
     usd_per_gb_out: float | None  # None: the provider's table doesn't say
     usd_per_gb_in: float | None
     kind: str
-    date: str  # YYYY-MM
+    date: str  # YYYY-MM, or the year alone
     provenance: Provenance
 
     def line_tier(self, site: str) -> LineTier:
@@ -111,6 +112,7 @@ class LinkDefaults:
     """Defaults of a line and of the NICs inside a site, SI units."""
 
     goodput: float  # share of a line that carries KV at best
+    goodput_by_kind: Mapping[str, float]  # dedicated_wave_rdma, dedicated_wave_tcp, shared_wan, single_stream
     streams: int
     stream_bytes_per_s: float
     max_lines: int
@@ -136,6 +138,7 @@ def link_defaults() -> LinkDefaults:
     value = {k: f.value for k, f in figures.items()}
     return LinkDefaults(
         goodput=value["goodput"],
+        goodput_by_kind={k: _own_figure(raw).value for k, raw in data["goodput_by_kind"].items()},
         streams=int(value["streams"]),
         stream_bytes_per_s=value["stream_gbit_per_s"] * GBIT_PER_S_IN_BYTES_PER_S,
         max_lines=int(value["max_lines"]),
@@ -174,17 +177,19 @@ def _tiers_of(path: Path) -> list[TierOffer]:
     offers = []
     for tier in data["tiers"]:
         per_gb = tier.get("usd_per_gb", {})
-        hourly = tier["usd_per_hour"] if "usd_per_hour" in tier else tier["usd_per_month"] / HOURS_PER_MONTH
+        by_hour = "usd_per_hour" in tier
+        hourly = tier["usd_per_hour"] if by_hour else tier["usd_per_month"] / HOURS_PER_MONTH
         offers.append(
             TierOffer(
                 id=tier["id"],
                 provider=data["provider"],
                 gbit_per_s=float(tier["gbit_per_s"]),
                 usd_per_hour=float(hourly),
+                usd_per_month=float(hourly * HOURS_PER_MONTH if by_hour else tier["usd_per_month"]),
                 usd_per_gb_out=per_gb.get("out"),
                 usd_per_gb_in=per_gb.get("in"),
-                kind=data["kind"],
-                date=data["date"],
+                kind=tier.get("kind", data["kind"]),
+                date=tier.get("date", data["date"]),
                 provenance=Provenance(data["source"], data["confidence"]),
             )
         )

@@ -66,6 +66,9 @@ class Chip:
     released: int | None = None  # year
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()  # of a user's chip: numbers implausible for the class
+    defaulted: tuple[str, ...] = ()  # keys nobody gave: class defaults, bf16 from another format
+    tdp_watts: float | None = None  # of the chip alone
+    status: str = ""  # shipping | announced | discontinued
 
 
 # ---------------------------------------------------------------- workload

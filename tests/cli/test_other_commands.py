@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 import pddplan
 from pddplan.cli.main import main
 from pddplan.report.schemas import SCHEMAS
-from pddplan.spec.catalogue import examples_dir
+from pddplan.spec.catalogue import examples_dir, hardware_dir
 from tests.cli.test_solve import Captured
 
 COMMANDS = [
@@ -20,6 +20,7 @@ COMMANDS = [
     ["init"],
     ["hardware", "list"],
     ["hardware", "show"],
+    ["hardware", "add"],
     ["model", "list"],
     ["model", "show"],
     ["model", "import"],
@@ -92,7 +93,12 @@ def test_version(command: list[str], capsys: Captured) -> None:
     ("command", "schema"),
     [
         (["hardware", "list"], "chips"),
+        (["hardware", "list", "--vendor", "nvidia", "--dtype", "fp8", "--where", "memory_gb>=96"], "chips"),
+        (["hardware", "list", "--where", "memory_gb>1e6"], "chips"),
+        (["hardware", "list", "--lines"], "lines"),
         (["hardware", "show", "h20"], "chip"),
+        (["hardware", "show", "kunlunxin-r480", "--against", "mi300x"], "chip"),
+        (["hardware", "add", str(hardware_dir() / "chips" / "nvidia-h20-96g.yaml")], "chip_check"),
         (["model", "list"], "models"),
         (["model", "show", "deepseek-ai/DeepSeek-V3.2"], "model"),
     ],

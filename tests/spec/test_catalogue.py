@@ -15,13 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pddplan.errors import InputError, Problem
-from pddplan.spec import catalogue, chips
+from pddplan.spec import catalogue, chip_check, chips
 from pddplan.spec.catalogue import (
     catalogue_date,
     chip_assumptions,
     chip_from_mapping,
     chip_ids,
-    chip_summaries,
     closest_chips,
     examples_dir,
     find_chip,
@@ -32,6 +31,9 @@ from pddplan.spec.catalogue import (
     price_age_months,
     unknown_chip,
 )
+from pddplan.spec.chip_check import check_chip_file
+from pddplan.spec.chip_list import chip_summaries, read_condition, select_chips
+from pddplan.spec.load import load_scenario
 from pddplan.spec.types import Chip
 
 FOUR: dict[str, Any] = {
@@ -98,6 +100,28 @@ def test_aliases_are_unique() -> None:
         ("RTX 4090", "nvidia-rtx-4090"),
         ("Gaudi-3", "intel-gaudi3"),
         ("TPU v6e", "google-tpu-v6e"),
+        ("h100sxm", "nvidia-h100-sxm"),
+        ("H100SXM5-80GB", "nvidia-h100-sxm"),
+        ("nvidia_h100_sxm", "nvidia-h100-sxm"),
+        ("a100_sxm", "nvidia-a100-80g-sxm"),
+        ("b200_sxm", "nvidia-b200-sxm"),
+        ("b300_sxm", "nvidia-b300-sxm"),
+        ("gb300_sxm", "nvidia-gb300-nvl72"),
+        ("rtx_pro_6000_server", "nvidia-rtx-pro-6000-server"),
+        ("NVIDIA GeForce RTX 5090", "nvidia-rtx-5090"),
+        ("AMD Instinct MI350X OAM", "amd-mi350x"),
+        ("MI350X-288GB", "amd-mi350x"),
+        ("Ascend910B4", "huawei-ascend-910b4"),
+        ("Atlas_350", "huawei-atlas-350-950pr"),
+        ("trn3", "aws-trainium3"),
+        ("Trainium-2", "aws-trainium2"),
+        ("Moore Threads MTT S4000", "mthreads-s4000"),
+        ("Hygon_K100_AI", "hygon-k100-ai"),
+        ("C500-64GB", "metax-c500"),
+        ("Zhenwu-810E", "thead-zhenwu-810e"),
+        ("rubin", None),  # two chips
+        ("trainium", None),
+        ("nvidia", None),
         ("A100-40GB", None),  # another chip, not a spelling
         ("H200-NVL-141GB", None),
         ("H100 NVL", "nvidia-h100-nvl"),
@@ -129,6 +153,35 @@ def test_an_unknown_name_gets_the_closest() -> None:
     assert closest_chips("zzzz") == () and "hardware list" in unknown_chip("zzzz").fix
 
 
+@pytest.mark.parametrize(
+    ("name", "listed"),
+    [
+        ("Rubin", "could be any of 2. Name one: nvidia-rubin-cpx, nvidia-rubin-vr200-nvl72."),
+        ("trainium", "could be any of 2. Name one: aws-trainium2, aws-trainium3."),
+        ("GAUDI", "could be any of 2. Name one: intel-gaudi2, intel-gaudi3."),
+        ("atlas", "could be any of 2. Name one: huawei-atlas-300i-duo, huawei-atlas-350-950pr."),
+        ("nvidia", "could be any of 20. Name one: nvidia-a100-80g-sxm, "),
+    ],
+)
+def test_a_name_of_several_chips_names_them(name: str, listed: str) -> None:
+    with pytest.raises(InputError) as error:
+        load_chip(name)
+    assert listed in str(error.value)
+
+
+def test_another_memory_size_is_another_chip_and_its_siblings_are_named() -> None:
+    assert find_chip("H20-80GB") is None
+    assert "nvidia-h20-141g (alias h20-3e), nvidia-h20-96g (alias h20)" in unknown_chip("H20-80GB").fix
+
+
+def test_an_alias_of_two_chips_is_nobodys(own_data: Path) -> None:
+    body = "\n".join(f"{k}: {v}" for k, v in FOUR.items())
+    for name in ("acme-one", "acme-two"):
+        (own_data / "chips" / f"{name}.yaml").write_text(f"aliases: [acme-x1]\n{body}\n")
+    assert find_chip("x1") is None and find_chip("one") == "acme-one"
+    assert "Name one: acme-one, acme-two." in unknown_chip("x1").fix
+
+
 def test_an_unknown_engine_gets_the_closest() -> None:
     with pytest.raises(InputError, match="Did you mean sglang"):
         load_engine("sg-lang")
@@ -137,9 +190,9 @@ def test_an_unknown_engine_gets_the_closest() -> None:
 @pytest.fixture
 def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.copytree(hardware_dir(), tmp_path / "hardware")
-    for module in (catalogue, chips):
+    for module in (catalogue, chips, chip_check):
         monkeypatch.setattr(module, "hardware_dir", lambda: tmp_path / "hardware")
-    caches = (catalogue._heads, catalogue._names, catalogue.load_chip)
+    caches = (catalogue._heads, catalogue._noise, catalogue._names, catalogue.load_chip)
     for cached in caches:
         cached.cache_clear()
     yield tmp_path / "hardware"
@@ -153,7 +206,13 @@ def test_adding_a_chip_is_adding_one_file(own_data: Path) -> None:
     assert find_chip("A1") == "acme-one" and "acme-one" in chip_ids()
     assert load_chip("one").peak_flops == {"bf16": 400e12}
     assert catalogue_date() == "2027-01-31"
-    assert any(row.id == "acme-one" and row.plannable for row in chip_summaries())
+    (row,) = select_chips(
+        chip_summaries(), conditions=[read_condition("memory_gb=96"), read_condition("bf16_tflops=400")]
+    )
+    assert row.id == "acme-one" and row.plannable
+    offered = load_scenario(examples_dir() / "agent_64k.yaml", overrides=["sites[0].chips[0].chip=A1"])
+    assert offered.sites[0].offers[0].chip == load_chip("acme-one")
+    assert check_chip_file(own_data / "chips" / "acme-one.yaml").status == "complete"
 
 
 def test_a_broken_file_is_named(own_data: Path) -> None:
@@ -168,7 +227,7 @@ def test_a_broken_file_is_named(own_data: Path) -> None:
 
 def test_si_units() -> None:
     chip = load_chip("h800")
-    assert chip.peak_flops == {"bf16": 989e12, "fp8": 1979e12, "int8": 1979e12}
+    assert chip.peak_flops == {"bf16": 989e12, "fp16": 989e12, "fp8": 1979e12, "int8": 1979e12}
     assert chip.memory_bytes == 81559 * 2**20 and chip.memory_gb_nominal == 80
     assert chip.memory_bytes_per_s == 3.35e12 and chip.scale_up_bytes_per_s == 200e9
     assert chip.scale_out_bytes_per_s == 400e9 / 8 and chip.all_in_watts == 1730
@@ -184,11 +243,27 @@ def test_a_rack_is_one_domain_of_small_nodes() -> None:
 
 def test_unpublished_dimensions_are_named_and_not_numbers() -> None:
     chip = load_chip("p800")
-    assert chip.missing == ("bf16_tflops", "memory_gb_per_s", "interconnect_gb_per_s")
+    assert chip.missing == ("memory_gb_per_s", "interconnect_gb_per_s")
     assert math.isnan(chip.memory_bytes_per_s) and math.isnan(chip.scale_up_bytes_per_s)
     problem = missing_problem(chip, "sites[0].chips[0].chip")
     assert problem is not None and "memory_gb_per_s" in problem.message and "inline" in problem.fix
     assert missing_problem(load_chip("h20"), "chip") is None
+
+
+def test_any_published_format_gives_the_peak_of_bf16_as_an_estimate() -> None:
+    """``compute_from`` of hardware/classes.yaml: fp16 as it is, half of fp8 or int8, a quarter of fp4."""
+    numbers = {k: v for k, v in FOUR.items() if k != "bf16_tflops"}
+    for given_key, peak in (
+        ("fp16_tflops", 400e12),
+        ("fp8_tflops", 200e12),
+        ("int8_tflops", 200e12),
+        ("fp4_tflops", 100e12),
+    ):
+        chip = chip_from_mapping({**numbers, given_key: 400}, "chip")
+        assert isinstance(chip, Chip) and chip.peak_flops["bf16"] == peak
+        assert "bf16_tflops" in chip.defaulted and chip.provenance["bf16_tflops"].confidence == "estimate"
+    assert load_chip("300i-duo").peak_flops["bf16"] == 140e12 and load_chip("s5000").peak_flops["bf16"] == 500e12
+    assert "bf16_tflops" not in made().defaulted
 
 
 def test_a_missing_nic_is_an_estimate() -> None:
