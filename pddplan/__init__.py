@@ -26,6 +26,7 @@ __all__ = [
     "Problem",
     "Scenario",
     "__version__",
+    "compare",
     "evaluate",
     "load_scenario",
     "load_scenario_text",
@@ -38,6 +39,7 @@ _HOME = {
     "PlanResult": "pddplan.plan.records",
     "Problem": "pddplan.errors",
     "Scenario": "pddplan.spec.types",
+    "compare": "pddplan.plan.compare",
     "evaluate": "pddplan.serve.evaluate",
     "solve": "pddplan.plan.solve",
 }

@@ -14,6 +14,7 @@ from pddplan.cli.output import emit_json
 class Kind(StrEnum):
     scenario = "scenario"
     plan = "plan"
+    comparison = "comparison"
     check = "check"
     chips = "chips"
     chip = "chip"
@@ -35,7 +36,7 @@ def register(app: typer.Typer) -> None:
 
 
 def schema(
-    of: Annotated[Kind, typer.Option("--of", help="Whose schema.")] = Kind.scenario,
+    of: Annotated[Kind, typer.Option("--of", metavar="NAME", help=f"Whose schema: {', '.join(Kind)}.")] = Kind.scenario,
     as_json: Json = False,
     quiet: Quiet = False,
     version: Version = False,

@@ -9,6 +9,8 @@ from pddplan.plan.options import PoolOption
 from pddplan.plan.state import Found, Search
 from pddplan.serve.deployment import Deployment
 
+MENTIONED = 1.25  # times the cheapest plan's cost
+
 
 def search_aggregated(search: Search) -> float:
     """Try every aggregated option; returns the lower bound of what wasn't bought [USD/h], inf if all is decided.
@@ -21,11 +23,12 @@ def search_aggregated(search: Search) -> float:
 
 
 def least_feasible(search: Search, option: PoolOption) -> Found | None:
-    """Smallest count of an option that holds every row, None if even all its chips don't."""
+    """Smallest count of an option that holds every row, None if even all its chips don't, or the least that may is too
+    dear to be the answer or worth a mention beside it."""
     low, high = option.min_instances - 1, option.min_instances
     found = _attempt(search, option, high)
     while not found.evaluation.feasible:
-        if high >= option.max_instances:
+        if high >= option.max_instances or option.rent_usd_per_hour(high + 1) > MENTIONED * search.limit:
             return None
         low, high = high, min(high * 2, option.max_instances)
         found = _attempt(search, option, high)

@@ -41,13 +41,18 @@ class Change:
 
 def explain_infeasible(context: Context, search: Search, cheapest: Solve, deadline: float = math.inf) -> PlanResult:
     """The infeasible answer; ``unknown`` when the time limit ended the search first."""
-    scenario = context.scenario
     excuses, fixes = _over_budget(context, search, cheapest, deadline)
     if not excuses:
         if search.complete:
             try_largest(search)
         excuses = nearest_excuses(search)
         fixes = find_fixes(context, search, cheapest, deadline) if search.complete else ()
+    return refusal(context, search, excuses, fixes)
+
+
+def refusal(context: Context, search: Search, excuses: tuple[Excuse, ...], fixes: tuple[Fix, ...]) -> PlanResult:
+    """The answer without a plan."""
+    scenario = context.scenario
     worst = excuses[0] if excuses else Excuse("none", 0.0, 0.0)
     first = f" Nearest fix: {fixes[0].what}." if fixes else ""
     return PlanResult(

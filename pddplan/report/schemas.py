@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from pddplan.report.chip_check_report import CHIP_CHECK
 from pddplan.report.chips_json import CHIP, CHIPS
+from pddplan.report.compare_json import COMPARISON
 from pddplan.report.json_schema import Schema
 from pddplan.report.lines_table import LINES
 from pddplan.report.models_report import IMPORT, MODEL, MODELS
@@ -13,6 +14,7 @@ from pddplan.report.plan_schema import CHECK, ERROR, INIT, PLAN
 
 SCHEMAS: Mapping[str, Schema] = {
     "plan": PLAN,
+    "comparison": COMPARISON,
     "check": CHECK,
     "chips": CHIPS,
     "chip": CHIP,

@@ -16,6 +16,7 @@ from tests.cli.test_solve import Captured
 
 COMMANDS = [
     ["solve"],
+    ["compare"],
     ["check"],
     ["init"],
     ["hardware", "list"],
@@ -77,9 +78,9 @@ def test_help_names_what_is_there_and_nothing_else(capsys: Captured) -> None:
     assert main(["--help"]) == 0
     assert capsys.readouterr().out == bare
     listed = bare[bare.index("Commands:") :]
-    for name in ("solve", "check", "init", "hardware", "model", "schema"):
+    for name in ("solve", "compare", "check", "init", "hardware", "model", "schema"):
         assert f"\n  {name} " in listed
-    for absent in ("simulate", "compare", "bathtub", "frontier"):
+    for absent in ("simulate", "bathtub", "frontier"):
         assert absent not in listed
 
 

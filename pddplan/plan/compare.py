@@ -1,0 +1,211 @@
+"""``compare``: the same demand under each architecture, each solved on its own, and when the choice would turn."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from pddplan.economics.cost import chips_by_offer
+from pddplan.plan.infeasible import nearest_excuses, refusal, try_largest
+from pddplan.plan.records import Architecture, PlanResult
+from pddplan.plan.solve import cheapest, feasible_result, prepare
+from pddplan.plan.state import GAP
+from pddplan.plan.turning import Plans, Side, TurnsAt, turning_point
+from pddplan.plan.variants import (
+    ARCHITECTURES,
+    ONE_SITE,
+    Variant,
+    chunk_budgets,
+    unlimited,
+    variants,
+    with_chunk,
+)
+from pddplan.spec.types import Scenario
+
+Progress = Callable[[str], None]
+
+# what each adds to: its plans are plans of this one as well, so it never costs more
+LESS: dict[Architecture, Architecture] = {"pdd": "pd_cross_site_drc", "pdd_filter": "pdd"}
+
+
+@dataclass(frozen=True)
+class Need:
+    """Chips that a baseline needs beyond those on offer."""
+
+    chip: str
+    chips: int
+    offered: int
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The cheapest plan of one architecture, over its places and chunk budgets."""
+
+    architecture: Architecture
+    where: str
+    hypothetical: bool  # chips of several sites in one place, or a filter with a forecast that isn't given
+    chunk_tokens: int
+    result: PlanResult
+    needs: tuple[Need, ...] = ()  # not empty: solved without the limit on chips
+
+    @property
+    def holds(self) -> bool:
+        """Whether it can be built from what is on offer."""
+        return self.result.cost is not None and not self.needs and not self.hypothetical
+
+    @property
+    def usd_per_hour(self) -> float:
+        return self.result.cost.usd_per_hour if self.result.cost is not None else math.inf
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All architectures beside each other."""
+
+    rows: tuple[Compared, ...]
+    recommended: Compared | None
+    turns_at: TurnsAt | None
+    scenario: Scenario
+    timing_s: float = 0.0
+
+    @property
+    def split(self) -> Compared | None:
+        """Cheapest way over a line."""
+        return _cheapest([r for r in self.rows if r.architecture not in ONE_SITE])
+
+    @property
+    def whole(self) -> Compared | None:
+        """Cheapest way in one site."""
+        return _cheapest([r for r in self.rows if r.architecture in ONE_SITE])
+
+
+def compare(
+    scenario: Scenario, *, seed: int = 0, time_limit_s: float | None = None, progress: Progress | None = None
+) -> Comparison:
+    """Solve the scenario under every architecture: one site with one pool, one site with prefill and decode apart, two
+    sites with the whole KV sent, with a cache at the decode side, with a relay, with a filter as well.
+
+    ``roles:`` and pinned counts are lifted; each is solved over its own chunk budgets, parallelism, sites and
+    direction, ``time_limit_s`` for each. What needs more chips than there are is solved without the limit and says what
+    it needs. ``recommended`` is the cheapest that holds; with equal cost the simpler one.
+    """
+    start = time.perf_counter()
+    limit_s = math.inf if time_limit_s is None else time_limit_s
+    scenario = replace(scenario, objective=replace(scenario.objective, name="cost", max_usd_per_hour=None))
+    rows: list[Compared] = []
+    found = variants(scenario)
+    for architecture in ARCHITECTURES:
+        for hypothetical in (False, True):
+            group = [v for v in found if (v.architecture, v.hypothetical) == (architecture, hypothetical)]
+            if group:
+                less = next((r for r in rows if r.architecture == LESS.get(architecture) and r.holds), None)
+                rows.append(_best(group, less, seed, time.monotonic() + limit_s, progress))
+    rows = [row for row in rows if not row.hypothetical or _says_more(row, rows)]
+    recommended = _cheapest(rows)
+    made = Comparison(tuple(rows), recommended, None, scenario)
+    turns = None
+    if made.split is not None and made.whole is not None:
+        turns = _turning(made, time.monotonic() + limit_s, progress)
+    return replace(made, turns_at=turns, timing_s=time.perf_counter() - start)
+
+
+def _cheapest(rows: Sequence[Compared]) -> Compared | None:
+    """The cheapest that holds; the first of those within the gap, as the simpler ones come first."""
+    holding = [row for row in rows if row.holds]
+    if not holding:
+        return None
+    least = min(row.usd_per_hour for row in holding)
+    return next(row for row in holding if row.usd_per_hour <= least * (1 + GAP))
+
+
+def _says_more(row: Compared, rows: Sequence[Compared]) -> bool:
+    """Whether all chips in one place do better than any single site."""
+    alone = next((r for r in rows if r.architecture == row.architecture and not r.hypothetical), None)
+    if alone is None:
+        return True
+    return (
+        row.result.cost is not None
+        and not row.needs
+        and (not alone.holds or row.usd_per_hour < alone.usd_per_hour * (1 - GAP))
+    )
+
+
+def _best(
+    group: Sequence[Variant], less: Compared | None, seed: int, deadline: float, progress: Progress | None
+) -> Compared:
+    """Cheapest plan of a group, that of ``less`` where nothing is cheaper; without one, the cheapest with many times
+    the chips; else what stands in its way."""
+    found = _solved(group, less, deadline, progress, lambda scenario: scenario)
+    if found is None:
+        found = _solved(group, None, deadline, progress, unlimited)
+    if found is not None:
+        return replace(found, architecture=group[0].architecture, result=replace(found.result, seed=seed))
+    variant = group[0]
+    context = prepare(variant.scenario)
+    search = cheapest(context, deadline=deadline)
+    if search.complete:
+        try_largest(search)
+    result = refusal(context, search, nearest_excuses(search), ())
+    chunk = variant.scenario.engine.chunk_tokens
+    return Compared(variant.architecture, variant.where, variant.hypothetical, chunk, replace(result, seed=seed))
+
+
+def _solved(
+    group: Sequence[Variant],
+    less: Compared | None,
+    deadline: float,
+    progress: Progress | None,
+    change: Callable[[Scenario], Scenario],
+) -> Compared | None:
+    """Cheapest plan over the places and chunk budgets of a group, None where none holds."""
+    best, proven = less, True
+    for variant in group:
+        for chunk in chunk_budgets(variant):
+            if progress is not None:
+                progress(f"{variant.architecture} in {variant.where}, chunks of {chunk} tokens")
+            context = prepare(with_chunk(change(variant.scenario), chunk))
+            limit = math.inf if best is None else best.usd_per_hour * (1 - GAP)
+            search = cheapest(context, limit, deadline)
+            proven = proven and search.complete
+            if search.best is None:
+                continue
+            used = chips_by_offer(context.scenario, search.best.deployment)
+            limits = {o.key: o.max_chips for site in variant.scenario.sites for o in site.offers}
+            needs = tuple(
+                Need(offer.chip.id, chips, limits[key])
+                for key, (offer, _, chips) in used.items()
+                if chips > limits[key]
+            )
+            result = feasible_result(context, search, search.best)
+            best = Compared(variant.architecture, variant.where, variant.hypothetical, chunk, result, needs)
+    return best if best is None or proven else replace(best, result=replace(best.result, status="unknown"))
+
+
+def _turning(made: Comparison, deadline: float, progress: Progress | None) -> TurnsAt | None:
+    """At which price the recommendation would change sides, the plans found anew at each price on the way."""
+    sides: dict[Side, list[Compared]] = {
+        "split": [row for row in made.rows if row.holds and row.architecture not in ONE_SITE],
+        "whole": [row for row in made.rows if row.holds and row.architecture in ONE_SITE],
+    }
+    split = made.split
+    assert split is not None
+
+    def cheapest_at(changed: Scenario) -> Plans:
+        """Both sides anew, each architecture where it was cheapest."""
+        found: Plans = {"split": [], "whole": []}
+        ways = variants(changed)
+        for side, rows in sides.items():
+            tried = {(row.architecture, row.where, row.chunk_tokens) for row in rows}
+            for architecture, where, chunk in sorted(tried):
+                way = next(v for v in ways if (v.architecture, v.where) == (architecture, where))
+                context = prepare(with_chunk(way.scenario, chunk))
+                search = cheapest(context, deadline=deadline, progress=progress)
+                if search.best is not None:
+                    found[side].append(feasible_result(context, search, search.best))
+        return found
+
+    plans: Plans = {side: [row.result for row in rows] for side, rows in sides.items()}
+    line = sum(link.usd_per_hour for link in split.result.links)
+    return turning_point(made.scenario, plans, cheapest_at, line)
