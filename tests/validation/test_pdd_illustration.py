@@ -15,17 +15,16 @@ of our own model (28 ms) the same transfer takes 8 % of the tokens.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from pddplan import load_scenario_text, solve
+from pddplan import load_scenario, solve
 from pddplan.plan.options import build_shop
 from pddplan.plan.records import PlanResult
 from pddplan.plan.solve import prepare
 from pddplan.serve import line
 from pddplan.serve.relay import eager_tokens, relay_token_share
+from pddplan.spec.catalogue import examples_dir
 from tests.serve.small_simulations import shared_line
 
 PROMPT, OUTPUT = 64_512.0, 1024.0
@@ -33,65 +32,12 @@ HITS = ((0.75, 0.95, 0.995, 12), (0.21, 0.65, 0.95, 10), (0.04, 0.0, 0.65, 8))  
 ONE_SITE_A = 88.0
 PRICE_OF_B, LINE_USD = 1.25, 0.34
 
-CARD = """\
-schema: pddplan.card/1
-id: illustration-125b
-name: 125 GB, 20 B active, 47.1 KB/token
-hidden: 6144
-vocab: 32000
-tied_embeddings: false
-max_context: 131072
-native: {experts: fp8, other_linear: fp8, rest: fp8}
-groups:
-  - count: 23
-    attention: {kind: gqa, q_heads: 64, kv_heads: 8, head_dim_k: 128, head_dim_v: 128}
-    feed_forward: {kind: moe, experts: 128, top_k: 8, expert_intermediate: 2064, shared_intermediate: 23600}
-sources:
-  # 20 B active of 125 GB leave 90 % of the weights in the experts; with 95 % only 14 B would be active
-  - {source: "assumed", confidence: estimate}
-"""
-COMMON = """
-model: model.yaml
-precision: {{weights: fp8, kv_cache: fp8}}
-objective: {objective}
-engine: {{name: generic, chunk_tokens: 8192, tail_merge: whole_fit, step_overhead_ms: 1.5, layer_overhead_us: 0,
-  memory_fraction: 0.92, reserve_gb: 2.7, max_batch: 512, router_delay_ms: 5}}
-workload:
-  request_rate_per_s: {rate}
-  prompt_tokens: 64512
-  output_tokens: 1024
-  prefix_hit_rate: {{histogram: {{{hits}}}}}
-  decode_prefix_hit_rate: {mean}
-  prefix_cache: shared
-slo: {{ttft_s: {{p50: 1, p90: 5, p99: 10}}, tpot_ms: {{p90: 40}}}}
-"""
-CHIP = "{{name: {name}, class: {kind}, bf16_tflops: {bf16}, fp8_tflops: {fp8}, memory_gb: {gb}, memory_gb_per_s: {bw}, "
-CHIP += "interconnect_gb_per_s: 200, chips_per_node: 4}}"
-ONE = """
-sites:
-  - name: home
-    roles: [prefill, main_decode]
-    chips: [{{chip: {a}, max: 88, usd_per_hour: 1, parallelism: {{tp: 4, pp: 1, dp: 1, ep: 4}}{extra}}}]
-"""
-TWO = """
-sites:
-  - name: home
-    roles: [{roles}]
-    chips:
-      - {{chip: {a}, max: 44, usd_per_hour: 1, parallelism: {{tp: 4, pp: 1, dp: 1, ep: 4}}{extra}}}
-  - name: far
-    roles: [main_decode]
-    chips: [{{chip: {b}, max: 32, usd_per_hour: 1.25, parallelism: {{tp: 4, pp: 1, dp: 1, ep: 4}}}}]
-links:
-  - between: [home, far]
-    rtt_ms: 30
-    goodput: 0.9
-    streams: 8
-    stream_gbit_per_s: 0.09375
-    max_lines: 1
-    tiers: [{{gbit_per_s: 40, usd_per_hour: 0.34}}]
-"""
-RELAY_OF_39_MS = ", measured: {relay_decode: {chips_per_instance: 4, batch: 28, tpot_ms: 39}}"
+FOLDER = examples_dir() / "pdd_illustration"
+CHIP_A = (
+    "{name: gpu-a, class: KIND, bf16_tflops: 280, fp8_tflops: 560, memory_gb: 96, memory_gb_per_s: 2200, "
+    "interconnect_gb_per_s: 200, chips_per_node: 4}"
+)
+OWN_STEP = "sites.0.chips.0.measured={}"  # the relay's own step time instead of 39 ms
 
 
 def hit_strata() -> dict[float, float]:
@@ -103,48 +49,27 @@ def hit_strata() -> dict[float, float]:
     return found
 
 
-def chip(name: str, kind: str) -> str:
-    numbers = {"a": (280, 560, 96, 2200), "b": (148, 296, 128, 3600)}[name]
-    bf16, fp8, gb, bw = numbers
-    return CHIP.format(name=f"gpu-{name}", kind=kind, bf16=bf16, fp8=fp8, gb=gb, bw=bw)
+def plan(name: str, *overrides: str) -> PlanResult:
+    return solve(load_scenario(FOLDER / f"{name}.yaml", overrides))
 
 
-def text(
-    sites: str,
-    *,
-    objective: str = "goodput",
-    rate: float = 9.0,
-    a_class: str = "npu",
-    roles: str = "prefill, relay_decode",
-    extra: str = RELAY_OF_39_MS,
-) -> str:
-    hits = hit_strata()
-    mean = sum(x * w for x, w in hits.items())
-    common = COMMON.format(
-        objective=objective, rate=rate, mean=f"{mean:.6f}", hits=", ".join(f"{x}: {w:.8f}" for x, w in hits.items())
-    )
-    return common + sites.format(a=chip("a", a_class), b=chip("b", "gpu"), roles=roles, extra=extra)
+def of_class(kind: str) -> str:
+    return f"sites.0.chips.0.chip={CHIP_A.replace('KIND', kind)}"
+
+
+def counts_of_a(**instances: int) -> str:
+    listed = ", ".join(f"{role}: {count}" for role, count in instances.items())
+    return f"sites.0.chips.0.instances={{{listed}}}"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("illustration")
-    (path / "model.yaml").write_text(CARD, encoding="utf-8")
-    return path
-
-
-def plan(folder: Path, scenario: str) -> PlanResult:
-    return solve(load_scenario_text(scenario, base_dir=str(folder)))
+def one_site() -> PlanResult:
+    return plan("one_site")
 
 
 @pytest.fixture(scope="module")
-def one_site(folder: Path) -> PlanResult:
-    return plan(folder, text(ONE, extra=""))
-
-
-@pytest.fixture(scope="module")
-def pdd(folder: Path) -> PlanResult:
-    return plan(folder, text(TWO))
+def pdd() -> PlanResult:
+    return plan("two_sites")
 
 
 def chips(result: PlanResult) -> dict[str, int]:
@@ -184,10 +109,18 @@ def test_gain_and_benefit_over_cost(one_site: PlanResult, pdd: PlanResult) -> No
     assert pdd.cost.link_share == pytest.approx(0.004, abs=0.0005)
 
 
-def test_relay_makes_few_of_the_tokens(folder: Path, pdd: PlanResult) -> None:
+def test_the_files_have_the_assumed_hits() -> None:
+    for name in ("one_site", "two_sites"):
+        given = load_scenario(FOLDER / f"{name}.yaml").workload
+        strata = hit_strata()
+        assert dict(given.prefix_hit_rate.histogram or ()) == pytest.approx(strata, rel=1e-6)
+        assert given.decode_prefix_hit_rate == pytest.approx(sum(x * w for x, w in strata.items()), rel=1e-5)
+
+
+def test_relay_makes_few_of_the_tokens(pdd: PlanResult) -> None:
     """6.2 % +- 1 point at 39 ms a token; at the relay's own step time more, in inverse proportion to it."""
     # the counts of the free optimum, pinned to save time
-    own = plan(folder, text(TWO, extra=", instances: {prefill: 9, relay_decode: 2}"))
+    own = plan("two_sites", OWN_STEP, counts_of_a(prefill=9, relay_decode=2))
     assert pdd.evaluation is not None and own.evaluation is not None
     share = pdd.evaluation.routing.relay_token_share
     fast = own.evaluation.routing.relay_token_share
@@ -197,28 +130,29 @@ def test_relay_makes_few_of_the_tokens(folder: Path, pdd: PlanResult) -> None:
     assert fast * step == pytest.approx(share * 0.039, rel=0.03)
 
 
-def test_without_a_relay_the_tail_is_too_long(folder: Path, one_site: PlanResult) -> None:
+def test_without_a_relay_the_tail_is_too_long(one_site: PlanResult) -> None:
     """Cross-site with a decode-side cache, no relay: TTFT p99 near 30 s, so no plan; with it 36 A + 24 B do."""
     demand = rate(one_site)
-    plain = plan(folder, text(TWO, objective="cost", rate=demand, roles="prefill", extra=""))
+    asked = ("objective=cost", f"workload.request_rate_per_s={demand}")
+    plain = plan("two_sites", *asked, "sites.0.roles=[prefill]", OWN_STEP)
     assert plain.status == "infeasible"
     late = next(e for e in plain.excuses if e.constraint == "ttft_p99")
     print(f"\nwithout a relay TTFT p99 {late.value:.1f} s ({late.subject}), published 29.7 s")
     assert late.subject == "line"
     assert late.value == pytest.approx(29.7, rel=0.15)
-    relayed = plan(folder, text(TWO, objective="cost", rate=demand))
+    relayed = plan("two_sites", *asked)
     counts = chips(relayed)
     assert relayed.architecture == "pdd"
     assert 34 <= counts["prefill"] + counts["relay_decode"] <= 38
     assert 24 <= counts["main_decode"] <= 28
 
 
-def test_gain_depends_on_how_well_a_decodes(folder: Path, pdd: PlanResult) -> None:
+def test_gain_depends_on_how_well_a_decodes() -> None:
     """The term that decides: batch at 40 ms of B over A, 2.2 or more as fitted, 1.7 with one class for both, and with
     it the gain; ideal bandwidth alone would give 2.0."""
     ratios = {}
     for kind in ("npu", "gpu"):
-        context = prepare(load_scenario_text(text(TWO, a_class=kind, extra=""), base_dir=str(folder)))
+        context = prepare(load_scenario(FOLDER / "two_sites.yaml", (of_class(kind), OWN_STEP)))
         shop = build_shop(context)
         a, b = (
             context.step_surface(shop.pools[r][0].pool(1)).table(PROMPT + OUTPUT / 2).largest_batch(0.040)
@@ -226,8 +160,9 @@ def test_gain_depends_on_how_well_a_decodes(folder: Path, pdd: PlanResult) -> No
         )
         ratios[kind] = b / a
     # the counts are those of the free optimum, pinned to save time
-    even = plan(folder, text(ONE, a_class="gpu", extra=", instances: {prefill: 8, main_decode: 14}"))
-    gain = rate(plan(folder, text(TWO, a_class="gpu", extra=", instances: {prefill: 9, relay_decode: 2}"))) / rate(even)
+    even = plan("one_site", of_class("gpu"), counts_of_a(prefill=8, main_decode=14))
+    two = plan("two_sites", of_class("gpu"), OWN_STEP, counts_of_a(prefill=9, relay_decode=2))
+    gain = rate(two) / rate(even)
     print(f"\nbatch of B over A: {ratios['npu']:.2f} as fitted, {ratios['gpu']:.2f} of one class; gain then {gain:.3f}")
     assert ratios["npu"] > 2.2
     assert ratios["gpu"] == pytest.approx(1.67, abs=0.15)
