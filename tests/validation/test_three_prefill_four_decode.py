@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import pytest
 
-from pddplan import load_scenario_text, solve
+from pddplan import load_scenario, solve
 from pddplan.plan.options import build_shop
 from pddplan.plan.records import PlanResult
 from pddplan.plan.solve import prepare
 from pddplan.serve.deployment import Deployment
 from pddplan.serve.evaluate import evaluate
+from pddplan.spec.catalogue import examples_dir
 from pddplan.spec.types import Scenario
 
 PROMPT, OUTPUT = 6144.0, 512.0
@@ -23,25 +24,8 @@ PREFILL_MOST, OVERHEAD_S, TTFT_S, DECODE = 28_300.0, 0.1, 2.0, 1_700.0
 PREFILL = PREFILL_MOST - PROMPT / (TTFT_S - OVERHEAD_S)  # tokens/s within the TTFT limit, M/M/1
 NODE = 8
 
-SCENARIO = """
-model: deepseek-v3
-precision: {{weights: fp8, kv_cache: bf16}}
-objective: {objective}
-workload: {{request_rate_per_s: {rate}, prompt_tokens: 6144, output_tokens: 512, prefix_hit_rate: 0}}
-sites:
-  - name: one
-    roles: [prefill, main_decode]
-    chips:
-      - chip: nvidia-h200-sxm
-        max: 128
-        usd_per_hour: 2
-        {pin}
-        measured:
-          prefill: {{chips_per_instance: 8, tokens_per_s: {prefill}}}
-          main_decode: {{chips_per_instance: 8, tokens_per_s: 1700}}
-max_utilization: 1
-{slo}
-"""
+EXAMPLE = examples_dir() / "three_p_four_d.yaml"
+CHIPS = "sites.0.chips.0"
 
 
 def rate(tokens_per_minute: float) -> float:
@@ -49,10 +33,23 @@ def rate(tokens_per_minute: float) -> float:
 
 
 def scenario(
-    tokens_per_minute: float, *, pin: str = "", objective: str = "cost", prefill: float = PREFILL, slo: str = ""
+    tokens_per_minute: float,
+    *,
+    counts: tuple[int, int] | None = None,
+    objective: str = "cost",
+    prefill: float = PREFILL,
+    slo: str = "",
 ) -> Scenario:
-    values = {"objective": objective, "rate": rate(tokens_per_minute), "pin": pin, "prefill": prefill, "slo": slo}
-    return load_scenario_text(SCENARIO.format(**values))
+    overrides = [
+        f"workload.request_rate_per_s={rate(tokens_per_minute)}",
+        f"objective={objective}",
+        f"{CHIPS}.measured.prefill.tokens_per_s={prefill}",
+    ]
+    if counts is not None:
+        overrides.append(f"{CHIPS}.instances={{prefill: {counts[0]}, main_decode: {counts[1]}}}")
+    if slo:
+        overrides.append(f"slo={slo}")
+    return load_scenario(EXAMPLE, overrides)
 
 
 def plan(
@@ -63,8 +60,7 @@ def plan(
     prefill: float = PREFILL,
     slo: str = "",
 ) -> PlanResult:
-    pin = "" if counts is None else f"instances: {{prefill: {counts[0]}, main_decode: {counts[1]}}}"
-    return solve(scenario(tokens_per_minute, pin=pin, objective=objective, prefill=prefill, slo=slo))
+    return solve(scenario(tokens_per_minute, counts=counts, objective=objective, prefill=prefill, slo=slo))
 
 
 def nodes(result: PlanResult) -> tuple[int, int]:
@@ -108,7 +104,14 @@ def test_three_and_four_are_short_on_prefill_at_five_million() -> None:
     assert plan(5.0e6, counts=(3, 4)).status == "infeasible"
 
 
+def test_the_example_is_the_measured_rate() -> None:
+    given = load_scenario(EXAMPLE)
+    assert given.workload.request_rate_per_s == pytest.approx(rate(4.8e6), rel=1e-3)
+    assert given.sites[0].offers[0].measured["prefill"].tokens_per_s == pytest.approx(PREFILL, rel=1e-4)
+
+
 def test_exactly_three_and_four_at_the_measured_rate() -> None:
+    assert nodes(solve(load_scenario(EXAMPLE))) == (3, 4)
     assert nodes(plan(4.8e6)) == (3, 4)
 
 
@@ -127,5 +130,5 @@ def test_three_and_three_are_bound_by_decode() -> None:
 def test_queue_of_equal_prompts_agrees_with_the_measured_deployment() -> None:
     """The paper's M/M/1 per node is careful. Equal prompts on three pooled nodes at 28,300 tokens/s hold TTFT 2 s even
     at the p90 at 4.8M tokens/min, which is what was measured."""
-    at = plan(4.8e6, prefill=PREFILL_MOST, slo="slo: {ttft_s: {p90: 2}}")
+    at = plan(4.8e6, prefill=PREFILL_MOST, slo="{ttft_s: {p90: 2}}")
     assert nodes(at) == (3, 4)
