@@ -9,7 +9,7 @@ import typer
 from pddplan.cli.options import Json, Overrides, Quiet, Seed, Version, quiet_of
 from pddplan.cli.output import emit, emit_json, note, text_width, to_json, write_atomically
 
-SECONDS_EACH = 60.0
+SECONDS_EACH = 20.0
 
 
 def register(app: typer.Typer) -> None:

@@ -71,7 +71,7 @@ def write_atomically(path: str, text: str) -> None:
     temporary = ""
     try:
         if target.is_dir():
-            raise InputError(Problem("is a folder", file=path, fix="Give the name of a file."))
+            raise InputError(Problem("is a folder.", file=path, fix="Give the name of a file."))
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)

@@ -77,6 +77,18 @@ def chips_by_offer(scenario: Scenario, deployment: Deployment) -> dict[str, tupl
     return used
 
 
+def paid_by_chip(scenario: Scenario, deployment: Deployment) -> dict[str, float]:
+    """Rent of a deployment by chip id [USD/h]: whole nodes, owned chips whether they are used or not."""
+    used = chips_by_offer(scenario, deployment)
+    paid: dict[str, float] = {}
+    for site in scenario.sites:
+        for offer in site.offers:
+            chips = used[offer.key][2] if offer.key in used else 0
+            usd = chips_paid(offer, chips) * offer.usd_per_hour
+            paid[offer.chip.id] = paid.get(offer.chip.id, 0.0) + usd
+    return paid
+
+
 def bill(scenario: Scenario, deployment: Deployment, line_bytes_per_s: float) -> Bill:
     """The hourly bill of a deployment; every entry additive, nothing counted twice."""
     roles: dict[Role, float] = {}

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from pddplan.economics.cost import chips_by_offer
+from pddplan.economics.cost import chips_by_offer, paid_by_chip
 from pddplan.plan.infeasible import nearest_excuses, refusal, try_largest
 from pddplan.plan.records import Architecture, PlanResult
 from pddplan.plan.solve import cheapest, feasible_result, prepare
-from pddplan.plan.state import GAP
-from pddplan.plan.turning import Plans, Side, TurnsAt, turning_point
+from pddplan.plan.state import GAP, Found
+from pddplan.plan.turning import Plans, Priced, Side, TurnsAt, turning_point
 from pddplan.plan.variants import (
     ARCHITECTURES,
     ONE_SITE,
@@ -48,6 +48,7 @@ class Compared:
     hypothetical: bool  # chips of several sites in one place, or a filter with a forecast that isn't given
     chunk_tokens: int
     result: PlanResult
+    priced: Priced | None = None  # None without a plan
     needs: tuple[Need, ...] = ()  # not empty: solved without the limit on chips
 
     @property
@@ -179,8 +180,16 @@ def _solved(
                 if chips > limits[key]
             )
             result = feasible_result(context, search, search.best)
-            best = Compared(variant.architecture, variant.where, variant.hypothetical, chunk, result, needs)
-    return best if best is None or proven else replace(best, result=replace(best.result, status="unknown"))
+            priced = _priced(context.scenario, search.best)
+            best = Compared(variant.architecture, variant.where, variant.hypothetical, chunk, result, priced, needs)
+    if best is None or proven:
+        return best
+    return replace(best, result=replace(best.result, status="unknown", bound=None, gap=None))
+
+
+def _priced(scenario: Scenario, found: Found) -> Priced:
+    links = found.bill.line_ports + found.bill.line_traffic
+    return Priced(found.usd_per_hour, paid_by_chip(scenario, found.deployment), links)
 
 
 def _turning(made: Comparison, deadline: float, progress: Progress | None) -> TurnsAt | None:
@@ -191,21 +200,27 @@ def _turning(made: Comparison, deadline: float, progress: Progress | None) -> Tu
     }
     split = made.split
     assert split is not None
+    # a relay's plans are a superset of those without, so one architecture stands for all that are split
+    chunks: dict[Side, dict[Architecture, int]] = {
+        "split": {"pdd": split.chunk_tokens},
+        "whole": {row.architecture: row.chunk_tokens for row in made.rows if row.architecture in ONE_SITE},
+    }
 
     def cheapest_at(changed: Scenario) -> Plans:
-        """Both sides anew, each architecture where it was cheapest."""
+        """Both sides anew, in every place and direction."""
         found: Plans = {"split": [], "whole": []}
-        ways = variants(changed)
-        for side, rows in sides.items():
-            tried = {(row.architecture, row.where, row.chunk_tokens) for row in rows}
-            for architecture, where, chunk in sorted(tried):
-                way = next(v for v in ways if (v.architecture, v.where) == (architecture, where))
-                context = prepare(with_chunk(way.scenario, chunk))
-                search = cheapest(context, deadline=deadline, progress=progress)
+        for side, budgets in chunks.items():
+            least = math.inf
+            for way in variants(changed):
+                if way.hypothetical or way.architecture not in budgets:
+                    continue
+                context = prepare(with_chunk(way.scenario, budgets[way.architecture]))
+                search = cheapest(context, least, deadline, progress)
                 if search.best is not None:
-                    found[side].append(feasible_result(context, search, search.best))
+                    least = search.best.usd_per_hour
+                    found[side].append(_priced(context.scenario, search.best))
         return found
 
-    plans: Plans = {side: [row.result for row in rows] for side, rows in sides.items()}
+    plans: Plans = {side: [row.priced for row in rows if row.priced] for side, rows in sides.items()}
     line = sum(link.usd_per_hour for link in split.result.links)
     return turning_point(made.scenario, plans, cheapest_at, line)

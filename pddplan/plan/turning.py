@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pddplan.plan.records import PlanResult
 from pddplan.plan.state import GAP
 from pddplan.spec.types import ChipOffer, LineTier, Scenario
 
@@ -19,7 +18,18 @@ FACTORS = np.geomspace(LEAST_FACTOR, MOST_FACTOR, 2001)
 
 Side = Literal["split", "whole"]
 SIDES: tuple[Side, Side] = ("split", "whole")
-Plans = dict[Side, list[PlanResult]]
+
+
+@dataclass(frozen=True)
+class Priced:
+    """What a plan costs, and what of it goes into the prices that may be scaled [USD/h]."""
+
+    usd_per_hour: float
+    chips: Mapping[str, float]  # by id, idle chips of whole nodes and owned ones included
+    line: float
+
+
+Plans = dict[Side, list[Priced]]
 
 
 @dataclass(frozen=True)
@@ -39,7 +49,7 @@ class _Lever:
 
     what: str
     change: Callable[[Scenario, float], Scenario]
-    spent: Callable[[PlanResult], float]
+    spent: Callable[[Priced], float]
     now: float
     unit: Literal["USD/h per chip", "USD/h"]
 
@@ -93,17 +103,16 @@ def _settle(
     return factor
 
 
-def _least(results: Sequence[PlanResult]) -> float:
-    return min((r.cost.usd_per_hour for r in results if r.cost is not None), default=float("inf"))
+def _least(plans: Sequence[Priced]) -> float:
+    return min((plan.usd_per_hour for plan in plans), default=float("inf"))
 
 
 def _lines(lever: _Lever, plans: Plans, factor: float) -> Lines:
     made: Lines = {"split": [], "whole": []}
-    for side, results in plans.items():
-        for result in results:
-            if result.cost is not None:
-                spent = lever.spent(result)
-                made[side].append((result.cost.usd_per_hour - spent, spent / factor))
+    for side, found in plans.items():
+        for plan in found:
+            spent = lever.spent(plan)
+            made[side].append((plan.usd_per_hour - spent, spent / factor))
     return made
 
 
@@ -131,20 +140,18 @@ def _crossing(lines: Lines, wins: Side) -> float | None:
 
 
 def _levers(scenario: Scenario, plans: Plans, line: float) -> list[_Lever]:
-    results = [*plans["split"], *plans["whole"]]
     levers = []
     if line > 0:
-        levers.append(_Lever("line", _lines_at, lambda r: sum(k.usd_per_hour for k in r.links), line, "USD/h"))
-    for chip in dict.fromkeys(role.chip for result in results for role in result.roles):
+        levers.append(_Lever("line", _lines_at, lambda plan: plan.line, line, "USD/h"))
+    for chip in dict.fromkeys(chip for side in SIDES for plan in plans[side] for chip in plan.chips):
         prices = {o.usd_per_hour for site in scenario.sites for o in site.offers if o.chip.id == chip}
         if len(prices) == 1 and min(prices) > 0:
             levers.append(_Lever(chip, _chip_at(chip), _spent_on(chip), min(prices), "USD/h per chip"))
     return levers
 
 
-def _spent_on(chip: str) -> Callable[[PlanResult], float]:
-    """What a plan spends on a chip, idle chips of whole nodes aside: solving anew corrects for them."""
-    return lambda result: sum(role.usd_per_hour for role in result.roles if role.chip == chip)
+def _spent_on(chip: str) -> Callable[[Priced], float]:
+    return lambda plan: plan.chips.get(chip, 0.0)
 
 
 def _chip_at(chip: str) -> Callable[[Scenario, float], Scenario]:

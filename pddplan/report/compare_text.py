@@ -55,6 +55,8 @@ def headline(made: Comparison) -> str:
 def advice(made: Comparison) -> str:
     """By how much the other side is dearer, and the price at which it would win."""
     split, whole = made.split, made.whole
+    if not made.scenario.links:
+        return ""
     if split is None or whole is None:
         side = "over a line" if split is None else "in one site"
         return f"Nothing {side} holds, so there is no choice." if made.recommended is not None else ""
@@ -78,7 +80,8 @@ def _costs(rows: Sequence[Compared], names: dict[str, str], width: int) -> list[
     for row in rows:
         result = row.result
         if result.cost is None:
-            body.append([_name(row), "doesn't hold", "", "", "", ""])
+            known = "not decided in time" if result.status == "unknown" else "doesn't hold"
+            body.append([_name(row), known, "", "", "", ""])
             continue
         counts: dict[str, int] = {}
         for role in result.roles:
@@ -111,6 +114,11 @@ def _name(row: Compared) -> str:
     return f"{NAMES[row.architecture]}{'*' if row.hypothetical else ''}"
 
 
+def _idle(row: Compared) -> float:
+    items = row.result.cost.other_items if row.result.cost is not None else {}
+    return items.get("node_rounding", 0.0) + items.get("owned_idle", 0.0)
+
+
 def _notes(made: Comparison) -> list[str]:
     notes = ["Roles and pinned counts are lifted; each architecture has its own chunk budget and parallelism."]
     for row in made.rows:
@@ -118,13 +126,16 @@ def _notes(made: Comparison) -> list[str]:
         if row.needs:
             what = ", ".join(f"needs {n.chips:,} {n.chip}, you have {n.offered:,}" for n in row.needs)
             notes.append(f"{name}: {what}.")
-        elif row.result.cost is None:
-            why = "; ".join(excuse_text(e) for e in row.result.excuses[:2]) or "no plan found in time"
-            notes.append(f"{name} in {row.where}: {why}.")
         elif row.result.status == "unknown":
-            notes.append(f"{name}: stopped by the time limit, not proven.")
-        elif row.result.architecture != row.architecture:
+            known = "no plan was found" if row.result.cost is None else "the plan isn't proven the cheapest"
+            notes.append(f"{name}: stopped by the time limit, {known}.")
+        elif row.result.cost is None:
+            why = "; ".join(excuse_text(e) for e in row.result.excuses[:2]) or "no plan holds"
+            notes.append(f"{name} in {row.where}: {why}.")
+        if row.result.cost is not None and row.result.architecture != row.architecture:
             notes.append(f"{name}: nothing it adds pays; the plan is that of {row.result.architecture}.")
+        if (idle := _idle(row)) > 0.01 * row.usd_per_hour:
+            notes.append(f"{name}: ${money(idle)}/h of it is for chips that idle, in whole nodes or owned.")
     if any(row.hypothetical and row.architecture in ONE_SITE for row in made.rows):
         notes.append("*: hypothetical, the chips of all sites in one place.")
     if any(row.hypothetical and row.architecture not in ONE_SITE for row in made.rows):
