@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pddplan.plan.explain import alternatives
+from pddplan.plan.kinds import kind_of
 from pddplan.plan.options import build_shop
 from pddplan.plan.runner_ups import NEAR, differs, runner_ups
 from pddplan.plan.search import run
@@ -23,10 +24,11 @@ from pddplan.serve.evaluate import evaluate
 from pddplan.spec.load import load_scenario_text
 from tests.plan.small_worlds import cost_of, every_plan, world
 
-WORLDS = 80
-WIDE_WORLDS = 30
+WORLDS = 60
+WIDE_WORLDS = 40
 COUNT = 4
 WIDE = 0.5  # of the cost: small worlds have few plans near their best one
+MOST_PLANS = 300  # that are tried at the wide limit
 ROUNDING = 1e-9
 
 Kind = tuple[Any, ...]
@@ -83,8 +85,10 @@ def compare(seed: int) -> list[Result]:
         if search.best is None:
             return []
         best = search.best.usd_per_hour
-        ups, complete = runner_ups(search, COUNT, near)
         fresh = prepare(scenario)
+        if near == WIDE and sum(p.usd_per_hour <= best * (1 + near) for p in every_plan(fresh)) > MOST_PLANS:
+            continue
+        ups, complete = runner_ups(search, COUNT, near)
         found = []
         for up in ups:
             seen = evaluate(fresh, up.plan.deployment)
@@ -158,13 +162,13 @@ links:
     max_lines: 2
     tiers: [{gbit_per_s: 10, usd_per_hour: 0.05}, {gbit_per_s: 20, usd_per_hour: 0.1}]
 """
+SPLIT = TWO_LAYOUTS.replace("[prefill, relay_decode, main_decode, aggregated]", "[prefill, relay_decode]")
 
 
 def test_every_line_is_a_kind_of_its_own() -> None:
     """Two lines of 10 for one of 20 Gbit/s cost the same: the planner's own list has one of the two, the list of
     runner-ups both."""
-    text = TWO_LAYOUTS.replace("[prefill, relay_decode, main_decode, aggregated]", "[prefill]")
-    search = cheapest(prepare(load_scenario_text(text, "layouts.yaml")))
+    search = cheapest(prepare(load_scenario_text(SPLIT, "layouts.yaml")))
     assert search.best is not None
     found, complete = runner_ups(search, 40, 0.2)
     assert complete
@@ -188,7 +192,7 @@ def test_what_is_found_in_time_is_not_called_proven() -> None:
 
 def test_without_asking_nothing_changes() -> None:
     """The answer without ``top`` is what the search met; with it, all but the alternatives is the same."""
-    scenario = load_scenario_text(TWO_LAYOUTS, "layouts.yaml")
+    scenario = load_scenario_text(SPLIT, "layouts.yaml")
     plain, asked, alone = solve(scenario), solve(scenario, top=5), solve(scenario, top=1)
     search = cheapest(prepare(scenario))
     assert search.best is not None
@@ -202,7 +206,7 @@ def test_without_asking_nothing_changes() -> None:
 
 
 def test_of_the_largest_rate_too() -> None:
-    text = TWO_LAYOUTS.replace("name: layouts", "name: layouts\nobjective: goodput").replace("max: 16", "max: 4")
+    text = TWO_LAYOUTS.replace("name: layouts", "name: layouts\nobjective: goodput").replace("max: 16", "max: 2")
     result = solve(load_scenario_text(text, "layouts.yaml"), top=3)
     assert result.status == "feasible" and result.objective == "goodput"
     assert result.runner_ups is not None and result.cost is not None
@@ -212,21 +216,21 @@ def test_of_the_largest_rate_too() -> None:
 
 def test_excluded_kinds_are_no_answer() -> None:
     """The search itself, with one kind excluded, answers as if that kind weren't there."""
-    context = prepare(load_scenario_text(TWO_LAYOUTS, "layouts.yaml"))
+    context = prepare(load_scenario_text(SPLIT, "layouts.yaml"))
     first = cheapest(context)
     assert first.best is not None
-    (second,), _ = runner_ups(first, 1, WIDE)
-    again = Search(context, first.shop, excluded=frozenset())
+    (second, third), _ = runner_ups(first, 2, WIDE)
+    excluded = frozenset(kind_of(plan.deployment) for plan in (first.best, second.plan))
+    again = Search(context, first.shop, excluded=excluded)
     run(again)
-    assert again.best is not None and again.best.usd_per_hour <= second.plan.usd_per_hour * (1 + GAP)
-    assert kind(second.plan.deployment) != kind(first.best.deployment)
-    assert differs(second.plan.deployment, first.best.deployment)
+    assert again.best is not None and kind_of(again.best.deployment) not in excluded
+    assert third.plan.usd_per_hour <= again.best.usd_per_hour * (1 + GAP)
 
 
 def test_differences_in_words() -> None:
     """Every plan of a world says how it differs from another; plans of one kind say nothing."""
-    context = prepare(load_scenario_text(TWO_LAYOUTS, "layouts.yaml"))
-    plans = [plan.deployment for plan in every_plan(context)][::7]
+    context = prepare(load_scenario_text(TWO_LAYOUTS.replace("max: 16", "max: 3"), "layouts.yaml"))
+    plans = list({kind(plan.deployment): plan.deployment for plan in every_plan(context)}.values())
     said = set()
     for plan in plans:
         for other in plans:
