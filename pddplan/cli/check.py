@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pddplan.cli.completion import scenario_files
 from pddplan.cli.options import Json, Overrides, Quiet, Seed, Version, quiet_of
 from pddplan.cli.output import emit, emit_json, note, write_atomically
 
@@ -26,7 +27,10 @@ def register(app: typer.Typer) -> None:
 def check(
     context: typer.Context,
     scenarios: Annotated[
-        list[str] | None, typer.Argument(metavar="SCENARIO...", help="Scenario files, or - for standard input.")
+        list[str] | None,
+        typer.Argument(
+            metavar="SCENARIO...", help="Scenario files, or - for standard input.", autocompletion=scenario_files
+        ),
     ] = None,
     overrides: Overrides = None,
     as_json: Json = False,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from pddplan.cli.completion import scenario_files
 from pddplan.cli.options import Json, Overrides, Quiet, Seed, Version, quiet_of
 from pddplan.cli.output import emit, emit_json, note, text_width, to_json, write_atomically
 
@@ -23,7 +24,12 @@ def register(app: typer.Typer) -> None:
 def compare(
     context: typer.Context,
     scenario: Annotated[
-        str | None, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML or JSON), or - for standard input.")
+        str | None,
+        typer.Argument(
+            metavar="SCENARIO",
+            help="Scenario file (YAML or JSON), or - for standard input.",
+            autocompletion=scenario_files,
+        ),
     ] = None,
     overrides: Overrides = None,
     output: Annotated[

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from pddplan.cli.completion import chip_names, scenario_files
 from pddplan.cli.options import Json, Quiet, Version, command_group
 from pddplan.cli.output import emit, emit_json, text_width
 
@@ -88,8 +89,14 @@ def _list_lines(as_json: bool) -> None:
 
 
 def show_chip(
-    chip: Annotated[str, typer.Argument(metavar="CHIP", help="Id, alias or another tool's name, as h20.")],
-    against: Annotated[str, typer.Option("--against", metavar="CHIP", help="The chip to compare with.")] = "h100",
+    chip: Annotated[
+        str,
+        typer.Argument(metavar="CHIP", help="Id, alias or another tool's name, as h20.", autocompletion=chip_names),
+    ],
+    against: Annotated[
+        str,
+        typer.Option("--against", metavar="CHIP", help="The chip to compare with.", autocompletion=chip_names),
+    ] = "h100",
     as_json: Json = False,
     quiet: Quiet = False,
     version: Version = False,
@@ -107,7 +114,10 @@ def show_chip(
 
 
 def add_chip(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A chip's file, or - for standard input.")],
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="A chip's file, or - for standard input.", autocompletion=scenario_files),
+    ],
     as_json: Json = False,
     quiet: Quiet = False,
     version: Version = False,

@@ -29,13 +29,13 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 gc.set_threshold(200_000, 20, 20)
 
 INTERRUPTED = 130
+COMPLETION = ("--install-completion", "--show-completion")
 REPORT_AT = "the issue tracker of pddplan, with the command, the scenario and PDDPLAN_DEBUG=1"
 
 # Rich's help would cost half of the start-up time; plain help is also what a pipe and TERM=dumb ask for.
 app = typer.Typer(
     name="pddplan",
     rich_markup_mode=None,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Plan LLM serving that is split over sites: which chips, how many instances, which line, at what cost, "
     "and whether it holds the SLO.",
@@ -90,6 +90,8 @@ def main(arguments: Sequence[str]) -> int:
         return 3
     if code == INTERRUPTED:  # the library has turned Ctrl-C into this code already
         print("Interrupted.", file=sys.stderr)
+    if code and any(a.partition("=")[0] in COMPLETION for a in arguments):
+        return 2  # a shell that isn't supported, said by the library
     return code if isinstance(code, int) else 0
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from pddplan.cli.completion import config_files, model_names
 from pddplan.cli.options import Json, Quiet, Version, command_group, quiet_of
 from pddplan.cli.output import emit, emit_json, note, text_width, write_atomically
 from pddplan.errors import InputError, Problem
@@ -35,7 +36,12 @@ def list_models(as_json: Json = False, quiet: Quiet = False, version: Version = 
 
 def show_model(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Id, alias, Hugging Face name, or path of a card or config.json.")
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Id, alias, Hugging Face name, or path of a card or config.json.",
+            autocompletion=model_names,
+        ),
     ],
     as_json: Json = False,
     quiet: Quiet = False,
@@ -55,7 +61,12 @@ def show_model(
 
 def import_model(
     context: typer.Context,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="config.json, its folder, or - for standard input.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE", help="config.json, its folder, or - for standard input.", autocompletion=config_files
+        ),
+    ],
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="CARD", help="Write the card there; as JSON where it ends so.")
     ] = "",

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 import pddplan
+from pddplan.cli.completion import scenario_keys
 
 
 def _print_version(wanted: bool) -> None:
@@ -26,6 +27,7 @@ Overrides = Annotated[
         "--set",
         metavar="KEY.PATH=VALUE",
         help="Override a key of the scenario, as workload.request_rate_per_s=30. Repeatable.",
+        autocompletion=scenario_keys,
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]

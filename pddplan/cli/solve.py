@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pddplan.cli.completion import scenario_files
 from pddplan.cli.options import Json, Overrides, Quiet, Seed, Version, quiet_of
 from pddplan.cli.output import emit, emit_json, note, text_width, to_json, write_atomically
 
@@ -34,7 +35,12 @@ def register(app: typer.Typer) -> None:
 def solve(
     context: typer.Context,
     scenario: Annotated[
-        str | None, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML or JSON), or - for standard input.")
+        str | None,
+        typer.Argument(
+            metavar="SCENARIO",
+            help="Scenario file (YAML or JSON), or - for standard input.",
+            autocompletion=scenario_files,
+        ),
     ] = None,
     overrides: Overrides = None,
     output: Annotated[
@@ -50,6 +56,10 @@ def solve(
         float | None,
         typer.Option("--time-limit", min=0.1, metavar="SECONDS", help="Stop then, with the best plan found; exit 3."),
     ] = None,
+    top: Annotated[
+        int | None,
+        typer.Option("--top", min=1, metavar="N", help="With up to N - 1 other kinds of plan within 5 % of its cost."),
+    ] = None,
     quiet: Quiet = False,
     version: Version = False,
 ) -> None:
@@ -63,7 +73,9 @@ def solve(
     # With --json the notes are in the payload, and stderr stays free for an error that a program reads.
     quiet = quiet_of(context, quiet) or as_json
     path, goal = required_path(scenario, "solve"), objective.value if objective else None
-    loaded, result = solve_file(path, list(overrides or ()), seed, quiet, time_limit_s=time_limit, objective=goal)
+    loaded, result = solve_file(
+        path, list(overrides or ()), seed, quiet, time_limit_s=time_limit, objective=goal, top=top
+    )
     for warning in result.warnings:
         note(f"note: {warning}", quiet=quiet)
     payload = plan_payload(result)
@@ -84,6 +96,7 @@ def solve_file(
     *,
     time_limit_s: float | None = None,
     objective: str | None = None,
+    top: int | None = None,
 ) -> tuple[Scenario, PlanResult]:
     """Load and solve one file; ``check`` and ``solve`` share this path."""
     from pddplan.cli.progress import ProgressBar
@@ -93,9 +106,11 @@ def solve_file(
     # Only now: a file with a mistake is answered before the solver is loaded.
     from pddplan.plan.solve import solve as find_plan
 
-    limit = {} if time_limit_s is None else {"time_limit_s": time_limit_s}
+    asked: dict[str, Any] = {} if time_limit_s is None else {"time_limit_s": time_limit_s}
+    if top is not None:
+        asked["top"] = top
     with ProgressBar("Solving", quiet=quiet) as progress:
-        result = find_plan(loaded, seed=seed, progress=progress, **limit)
+        result = find_plan(loaded, seed=seed, progress=progress, **asked)
     warnings = tuple(dict.fromkeys((*loaded.warnings, *result.warnings)))
     return loaded, replace(result, timing_s={**result.timing_s, "load": load_s}, warnings=warnings)
 

@@ -35,14 +35,15 @@ class Bracket:
         return self.low > 0 and self.high - self.low <= GAP * self.low
 
 
-def solve_goodput(context: Context, deadline: float, progress: Progress | None) -> PlanResult:
+def solve_goodput(context: Context, deadline: float, progress: Progress | None, top: int | None = None) -> PlanResult:
     """Largest feasible rate, to a proven gap of 0.1 %.
 
     A plan for more serves less, so feasibility is monotone in the rate: each rate without a plan bounds from above.
     A feasible one is raised at once to the rate at which its own plan breaks. The cheapest plan at that rate is the
-    answer.
+    answer, ``top`` - 1 runner-ups serve the same rate.
     """
     from pddplan.plan.infeasible import explain_infeasible, search_budget
+    from pddplan.plan.runner_ups import with_runner_ups
     from pddplan.plan.solve import cheapest, feasible_result
 
     start = time.perf_counter()
@@ -66,6 +67,8 @@ def solve_goodput(context: Context, deadline: float, progress: Progress | None) 
         final = bracket.last or final
     assert final.best is not None
     result = feasible_result(at, final, final.best)
+    if top is not None:
+        result = with_runner_ups(result, final, top - 1)
     bound = bracket.high if math.isfinite(bracket.high) else bracket.low
     return replace(
         result,

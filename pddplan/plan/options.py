@@ -222,8 +222,9 @@ def _useful_nic(context: Context, role: Role) -> float:
     return float(context.demand.kv_prompt.max()) / (HIDDEN_SHARE * tightest)
 
 
-def line_options(scenario: Scenario) -> tuple[LineChoice, ...]:
-    """Tier x number of lines of every link, in both directions where sites can prefill and decode; undominated."""
+def line_options(scenario: Scenario, *, every: bool = False) -> tuple[LineChoice, ...]:
+    """Tier x number of lines of every link, in both directions where sites can prefill and decode; undominated, unless
+    ``every`` one is wanted."""
     found: list[LineChoice] = []
     roles = {s.name: set(s.roles) for s in scenario.sites}
     for link in scenario.links:
@@ -235,7 +236,7 @@ def line_options(scenario: Scenario) -> tuple[LineChoice, ...]:
                 for tier in range(len(link.tiers))
                 for lines in range(1, link.max_lines + 1)
             ]
-            found += [c for c in choices if not any(_beats(o, c) for o in choices if o is not c)]
+            found += [c for c in choices if every or not any(_beats(o, c) for o in choices if o is not c)]
     return tuple(found)
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pddplan.economics.cost import line_traffic_usd_per_hour, mean_load
 from pddplan.plan.highs import minimise
-from pddplan.plan.prune import Point, Tuple, fixed_usd_per_hour, possible, relays_beyond, running_usd
+from pddplan.plan.prune import Point, Tuple, among, fixed_usd_per_hour, possible, relays_beyond, running_usd
 from pddplan.plan.relaxation import Bounds
 from pddplan.serve.context import Context
 from pddplan.spec.types import ChipOffer
@@ -250,3 +250,9 @@ def _cut_rows(level: Tuple, rows: _Rows, relays: Index) -> None:
             rows.add([*entries, *((int(r), -1.0) for r in relays)], -math.inf, 0)
         elif point.relay in level.relays:
             rows.add([*entries, (int(relays[level.relays.index(point.relay)]), 1.0)], -math.inf, 1)
+    for own, beside in level.cuts.pairs:
+        entries = [(int(k), 1.0) for k in np.flatnonzero(among(level.mains, own))]
+        if beside is None:
+            rows.add([*entries, *((int(r), -1.0) for r in relays)], -math.inf, 0)
+        else:
+            rows.add([*entries, *((int(r), 1.0) for r in relays[among(level.relays, beside)])], -math.inf, 1)

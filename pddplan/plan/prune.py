@@ -17,6 +17,8 @@ from pddplan.serve.deployment import LineChoice
 
 Array = NDArray[np.float64]
 
+Pairs = tuple[tuple[frozenset[int], frozenset[int] | None], ...]  # identities of options: main decode, relay or none
+
 SLACK = 1e-9  # of a row
 
 
@@ -34,12 +36,13 @@ class Cuts:
     """Plans the full model refused.
 
     ``below``: no plan with the same options and no larger counts; ``any_relay``: nor one with more relay that is no
-    quicker per token (the relay was not what failed); ``exact``: itself.
+    quicker per token (the relay was not what failed); ``exact``: itself. ``pairs``: not asked for, at any count.
     """
 
     below: tuple[Point, ...] = ()
     any_relay: tuple[Point, ...] = ()
     exact: tuple[Point, ...] = ()
+    pairs: Pairs = ()
 
 
 @dataclass(frozen=True)
@@ -174,7 +177,14 @@ def _refused(level: Tuple) -> list[tuple[Mask, Mask]]:
         if level.instances == point.prefill:
             at_main = np.array([c == point.main for c in mains], dtype=bool)
             found.append((at_main, np.array([point.relay is None, *(c == point.relay for c in relays)], dtype=bool)))
+    for own, beside in level.cuts.pairs:
+        found.append((among(mains, own), np.concatenate([[beside is None], among(relays, beside or frozenset())])))
     return found
+
+
+def among(choices: Choices, options: frozenset[int]) -> Mask:
+    """Choices of these options."""
+    return np.isin(choices.options, list(options))
 
 
 def relays_beyond(relays: Choices, point: Point, *, any_count: bool) -> Mask:

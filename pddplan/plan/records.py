@@ -84,9 +84,24 @@ class Binding:
 
 @dataclass(frozen=True)
 class Alternative:
+    """Another plan. Those that were asked for (``--top``) also say whether none of their kind is cheaper (``proven``,
+    to the gap; False: only found) and what they are made of."""
+
     usd_per_hour: float
     architecture: Architecture
     differs: str
+    proven: bool | None = None
+    roles: tuple[RolePlan, ...] = ()
+    links: tuple[LinkPlan, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunnerUps:
+    """What was asked for beside the best plan: so many others, up to a cost, and whether none below it is missing."""
+
+    asked: int
+    within: float  # of the best plan's cost
+    complete: bool
 
 
 @dataclass(frozen=True)
@@ -129,3 +144,4 @@ class PlanResult:
     catalogue_date: str = ""
     bcr: float | None = None  # goodput per USD/h
     cny_per_usd: float | None = None
+    runner_ups: RunnerUps | None = None  # None: not asked for, ``alternatives`` are what the search met

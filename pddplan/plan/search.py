@@ -96,7 +96,7 @@ def _children(search: Search, node: Node, bound: float, stage: PrefillStage) -> 
     if bounds is None or isinstance(bounds, Excuse):
         search.stage_excuses += [] if bounds is None else [bounds]
         return []
-    level = replace(node.level, cuts=search.cuts.get(node.place, Cuts()))
+    level = replace(node.level, cuts=search.cuts_at(node))
     if node.whole:
         # what no hit share allows needs no look at its intervals
         left = possible(context, level, bounds, search.limit, node.q[1])

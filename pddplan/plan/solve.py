@@ -22,6 +22,7 @@ from pddplan.plan.result import (
     revenue_of,
     role_plans,
 )
+from pddplan.plan.runner_ups import with_runner_ups
 from pddplan.plan.search import run
 from pddplan.plan.state import GAP, Found, Search
 from pddplan.serve.context import Context, build_context
@@ -39,18 +40,24 @@ def prepare(scenario: Scenario) -> Context:
 
 
 def solve(
-    scenario: Scenario, *, seed: int = 0, time_limit_s: float | None = None, progress: Progress | None = None
+    scenario: Scenario,
+    *,
+    seed: int = 0,
+    time_limit_s: float | None = None,
+    progress: Progress | None = None,
+    top: int | None = None,
 ) -> PlanResult:
     """Cheapest plan (objective ``cost``) or largest rate (``goodput``) of a scenario.
 
     ``status`` is feasible with gap <= 0.1 % when proven; unknown when the time limit hit first (then with the best
     plan so far and the bound); infeasible with what binds and the nearest fix. Deterministic for equal input.
+    ``top``: besides the best plan up to ``top`` - 1 others, different in kind and within 5 % of its cost.
     """
     start = time.perf_counter()
     deadline = math.inf if time_limit_s is None else time.monotonic() + time_limit_s
     context = prepare(scenario)
     if scenario.objective.name == "goodput":
-        return replace(solve_goodput(context, deadline, progress), seed=seed)
+        return replace(solve_goodput(context, deadline, progress, top), seed=seed)
     search = cheapest(context, deadline=deadline, progress=progress)
     solved = time.perf_counter()
     result = (
@@ -58,7 +65,11 @@ def solve(
         if search.best is not None
         else explain_infeasible(context, search, cheapest, deadline)
     )
-    timing = {"load": 0.0, "solve": solved - start, "evaluate": time.perf_counter() - solved}
+    told = time.perf_counter()
+    if top is not None:
+        result = with_runner_ups(result, search, top - 1)
+    searched = solved - start + time.perf_counter() - told
+    timing = {"load": 0.0, "solve": searched, "evaluate": told - solved}
     return replace(result, timing_s=timing, seed=seed)
 
 

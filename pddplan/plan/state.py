@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 from pddplan.economics.cost import Bill, bill
 from pddplan.errors import Excuse
 from pddplan.plan.choices import Choices, Pace
+from pddplan.plan.kinds import Kind, PoolKind, kind_of, line_kind, pool_kind
 from pddplan.plan.options import PoolOption, Shop
-from pddplan.plan.prune import Cuts, Tuple
+from pddplan.plan.prune import Cuts, Pairs, Tuple
 from pddplan.serve.context import Context
 from pddplan.serve.deployment import Deployment, LineChoice
 from pddplan.serve.evaluate import evaluate
@@ -55,6 +56,8 @@ class Search:
     programs: int = 0
     evaluations: int = 0
     choices: dict[str, tuple[Choices, Choices]] = field(default_factory=dict)
+    excluded: frozenset[Kind] = frozenset()  # plans of these kinds are no answer: known already
+    excluded_pairs: dict[tuple[int, int, bool], Pairs] = field(default_factory=dict)
 
     @property
     def limit(self) -> float:
@@ -78,10 +81,20 @@ class Search:
             self.refused.append(found)
         elif found.usd_per_hour <= self.budget_usd_per_hour * (1 + 1e-9):
             self.feasible.append(found)
-            if self.best is None or found.usd_per_hour < self.best.usd_per_hour * (1 - 1e-12):
+            cheaper = self.best is None or found.usd_per_hour < self.best.usd_per_hour * (1 - 1e-12)
+            if cheaper and not (self.excluded and kind_of(deployment) in self.excluded):
                 self.best = found
         self.seen[key] = found
         return found
+
+    def cuts_at(self, node: Node) -> Cuts:
+        """What the program of a node leaves out: refused plans, and pairs that make an excluded kind."""
+        cuts = self.cuts.get(node.place, Cuts())
+        if not self.excluded:
+            return cuts
+        if node.place not in self.excluded_pairs:
+            self.excluded_pairs[node.place] = tuple(_pairs_of(node, self.excluded))
+        return replace(cuts, pairs=self.excluded_pairs[node.place])
 
 
 def _key(deployment: Deployment) -> tuple[object, ...]:
@@ -114,3 +127,23 @@ class Node:
     def place(self) -> tuple[int, int, bool]:
         """What a refused plan has in common with the plans it cuts off: prefill option, line and filter."""
         return (id(self.prefill), id(self.line), self.use_filter)
+
+
+def _pairs_of(node: Node, kinds: frozenset[Kind]) -> Iterator[tuple[frozenset[int], frozenset[int] | None]]:
+    """Options of main decode and of the relay (None: no relay) that make one of these kinds of the node's plans."""
+    prefill = node.prefill
+    own = pool_kind(prefill.role, prefill.site, prefill.offer, prefill.service.parallelism)
+    for kind in kinds:
+        relay = kind.pool("relay_decode")
+        filtered = node.use_filter and relay is not None
+        if (kind.pool("prefill"), kind.line, kind.use_filter) == (own, line_kind(node.line), filtered):
+            yield (
+                _options_of(node.mains, kind.pool("main_decode")),
+                None if relay is None else _options_of(node.relays, relay),
+            )
+
+
+def _options_of(choices: Choices, wanted: PoolKind | None) -> frozenset[int]:
+    """Identities of the options of a kind."""
+    options = dict.fromkeys(choice.option for choice in choices)
+    return frozenset(id(o) for o in options if pool_kind(o.role, o.site, o.offer, o.service.parallelism) == wanted)

@@ -21,10 +21,12 @@ def one_of(*values: str | None) -> Schema:
     return {"enum": list(values)}
 
 
-def record(properties: dict[str, Schema], *, nullable: bool = False) -> Schema:
-    """An object that has at least these keys: programs may rely on all of them; more may come."""
+def record(
+    properties: dict[str, Schema], *, nullable: bool = False, optional: dict[str, Schema] | None = None
+) -> Schema:
+    """An object that has at least these keys: programs may rely on all of them (not on ``optional``); more may come."""
     kind: Any = ["object", "null"] if nullable else "object"
-    return {"type": kind, "properties": properties, "required": list(properties)}
+    return {"type": kind, "properties": {**properties, **(optional or {})}, "required": list(properties)}
 
 
 def rows(item: Schema, *, at_least: int = 0) -> Schema:
@@ -35,10 +37,12 @@ def numbers_by_name(*, nullable: bool = False) -> Schema:
     return {"type": "object", "additionalProperties": MAYBE_NUMBER if nullable else NUMBER}
 
 
-def document(name: str, title: str, properties: dict[str, Schema]) -> Schema:
+def document(
+    name: str, title: str, properties: dict[str, Schema], *, optional: dict[str, Schema] | None = None
+) -> Schema:
     """A whole answer: its ``schema`` key says what it is."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": title,
-        **record({"schema": {"const": name}, **properties}),
+        **record({"schema": {"const": name}, **properties}, optional=optional),
     }

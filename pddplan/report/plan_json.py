@@ -12,7 +12,17 @@ from typing import Any
 import pddplan
 from pddplan.errors import Excuse
 from pddplan.perf.utilization import Utilization
-from pddplan.plan.records import Binding, CostSplit, Fix, LinkPlan, PlanResult, Revenue, RolePlan
+from pddplan.plan.records import (
+    Alternative,
+    Binding,
+    CostSplit,
+    Fix,
+    LinkPlan,
+    PlanResult,
+    Revenue,
+    RolePlan,
+    RunnerUps,
+)
 from pddplan.serve.records import Evaluation, SloValue
 
 RATIO_OF = ("prefill", "relay_decode", "main_decode")
@@ -61,10 +71,8 @@ def plan_payload(result: PlanResult) -> dict[str, Any]:
         "cost": cost_payload(result.cost),
         "revenue": revenue_payload(result.revenue),
         "binding": binding_payload(result),
-        "alternatives": [
-            {"usd_per_hour": finite(a.usd_per_hour), "architecture": a.architecture, "differs": a.differs}
-            for a in result.alternatives
-        ],
+        "alternatives": [alternative_payload(a) for a in result.alternatives],
+        **runner_ups_payload(result.runner_ups),
         "reasons": [excuse_payload(excuse) for excuse in result.excuses],
         "fixes": [fix_payload(fix) for fix in result.fixes],
         "assumptions": [
@@ -72,6 +80,27 @@ def plan_payload(result: PlanResult) -> dict[str, Any]:
         ],
         "warnings": list(result.warnings),
     }
+
+
+def alternative_payload(other: Alternative) -> dict[str, Any]:
+    """A plan beside the best; what it is made of only where it was asked for (``--top``)."""
+    payload: dict[str, Any] = {
+        "usd_per_hour": finite(other.usd_per_hour),
+        "architecture": other.architecture,
+        "differs": other.differs,
+    }
+    if other.proven is not None:
+        payload["proven"] = other.proven
+        payload["roles"] = [role_payload(role) for role in other.roles]
+        payload["links"] = [link_payload(link) for link in other.links]
+    return payload
+
+
+def runner_ups_payload(asked: RunnerUps | None) -> dict[str, Any]:
+    """How the alternatives were searched for; nothing without ``--top``."""
+    if asked is None:
+        return {}
+    return {"runner_ups": {"asked": asked.asked, "within": asked.within, "complete": asked.complete}}
 
 
 def plain(value: float | str) -> float | str | None:

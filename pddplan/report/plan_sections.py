@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 
-from pddplan.plan.records import CostSplit, RolePlan
+from pddplan.plan.records import Alternative, CostSplit, RolePlan, RunnerUps
 from pddplan.report.excuses import amounts, constraint_names_in, excuse_subject, off_by
 from pddplan.report.figures import (
     UNKNOWN,
@@ -238,17 +238,44 @@ def headroom_lines(view: View) -> list[str]:
 
 
 def alternative_lines(view: View) -> list[str]:
-    cost = view.result.cost
-    rows = [
-        [
-            a.architecture,
-            money(a.usd_per_hour),
-            signed_percent(a.usd_per_hour / cost.usd_per_hour - 1) if cost and cost.usd_per_hour else UNKNOWN,
-            a.differs,
-        ]
-        for a in view.result.alternatives
-    ]
+    """Plans that the search met by the way; with ``--top`` the runner-ups that it looked for."""
+    if view.result.runner_ups is not None:
+        return _runner_up_lines(view, view.result.runner_ups)
+    rows = [[a.architecture, money(a.usd_per_hour), _dearer(view, a), a.differs] for a in view.result.alternatives]
     return table(["architecture", "USD/h", "cost", "differs"], rows, view.width, right=(1, 2)) if rows else []
+
+
+def _dearer(view: View, other: Alternative) -> str:
+    cost = view.result.cost
+    return signed_percent(other.usd_per_hour / cost.usd_per_hour - 1) if cost and cost.usd_per_hour else UNKNOWN
+
+
+def _runner_up_lines(view: View, asked: RunnerUps) -> list[str]:
+    """Each runner-up, then what is known of all of them."""
+    others, near = view.result.alternatives, percent(asked.within)
+    if not asked.asked:
+        return []
+    lines: list[str] = []
+    for other in others:
+        said = "" if other.proven else " Only found: its kind may have a cheaper one."
+        price = f"${money(other.usd_per_hour)}/h ({_dearer(view, other)})"
+        text = f"{price}  {other.architecture}  {chip_counts(view, other.roles)}: {other.differs}.{said}"
+        lines += item(text, view.width)
+    if not asked.complete:
+        end = f"The time limit came first: there may be others within {near} of the cost."
+    elif len(others) == asked.asked:
+        end = f"Different in kind, within {near} of the cost; no other kind has a cheaper plan than these."
+    else:
+        end = f"No {'other' if others else 'plan of another'} kind is within {near} of the cost."
+    return lines + paragraph(end, view.width, indent=2)
+
+
+def chip_counts(view: View, roles: tuple[RolePlan, ...]) -> str:
+    """``32 h800 + 64 h20``: chips bought, by kind, in the order of the plan."""
+    counts: dict[str, int] = {}
+    for role in roles:
+        counts[role.chip] = counts.get(role.chip, 0) + role.chips
+    return " + ".join(f"{count:,} {view.names.get(chip, chip)}" for chip, count in counts.items())
 
 
 def excuse_lines(view: View) -> list[str]:

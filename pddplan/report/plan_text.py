@@ -92,7 +92,7 @@ def headline(view: View) -> list[str]:
         return joined([*parts, "no plan found within the time limit"], view.width)
     if result.objective != "cost" and result.value is not None:
         parts.append(f"{figure(result.value)} {result.unit}")
-    parts += [*_money_parts(view), chips_text(view), line_text(result)]
+    parts += [*_money_parts(view), sections.chip_counts(view, result.roles), line_text(result)]
     if result.status == "unknown":
         parts.append(f"not proven: gap {percent(result.gap)}")
     return joined(parts, view.width)
@@ -108,14 +108,6 @@ def _money_parts(view: View) -> list[str]:
         per_hour += f" (¥{money(cost.usd_per_hour * rate)}/h)"
         per_mtok = f"${figure(cost.blended_usd_per_mtok)} (¥{figure(cost.blended_usd_per_mtok * rate)}) per M tokens"
     return [per_hour, per_mtok]
-
-
-def chips_text(view: View) -> str:
-    """``32 h800 + 64 h20``: chips bought, by kind, in the order of the plan."""
-    counts: dict[str, int] = {}
-    for role in view.result.roles:
-        counts[role.chip] = counts.get(role.chip, 0) + role.chips
-    return " + ".join(f"{count:,} {view.names.get(chip, chip)}" for chip, count in counts.items())
 
 
 def line_text(result: PlanResult) -> str:

@@ -36,6 +36,7 @@ __all__ = [
     "chip_assumptions",
     "chip_from_mapping",
     "chip_ids",
+    "chip_spellings",
     "closest_chips",
     "engine_ids",
     "examples_dir",
@@ -121,6 +122,11 @@ def _names() -> Mapping[str, str]:
 def chip_ids() -> tuple[str, ...]:
     """All ids of the catalogue, sorted."""
     return tuple(h.id for h in _heads())
+
+
+def chip_spellings() -> tuple[str, ...]:
+    """All ids, then all aliases."""
+    return (*chip_ids(), *(alias for head in _heads() for alias in head.aliases))
 
 
 def find_chip(name: str) -> str | None:

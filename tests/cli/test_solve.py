@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 
 from pddplan.cli.main import main
 from pddplan.report.schemas import SCHEMAS
+from pddplan.spec.catalogue import examples_dir
 from tests.report import plans
 
 Install = Callable[..., SimpleNamespace]
@@ -50,6 +51,38 @@ def test_json_is_one_object_and_notes_go_to_stderr(solver: Install, scenario_fil
     for quiet in (["-q", "solve"], ["solve", "-q"]):
         main([*quiet, str(scenario_file)])
         assert capsys.readouterr().err == ""
+
+
+def test_top_reaches_the_solver_only_where_asked(solver: Install, scenario_file: Path) -> None:
+    seen = solver()
+    assert main(["solve", str(scenario_file)]) == 0
+    assert main(["solve", str(scenario_file), "--top", "5"]) == 0
+    assert "top" not in seen.calls[0][1] and seen.calls[1][1]["top"] == 5
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "x", "1.5", ""])
+def test_a_wrong_top_is_one_message(solver: Install, scenario_file: Path, capsys: Captured, count: str) -> None:
+    seen = solver()
+    assert main(["solve", str(scenario_file), "--top", count]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and len(captured.err.splitlines()) == 1 and "--top" in captured.err
+    assert seen.calls == []
+
+
+def test_runner_ups_of_an_example(capsys: Captured) -> None:
+    """The real solver: JSON by its schema, text at 80 columns."""
+    path = str(examples_dir() / "agent_64k.yaml")
+    assert main(["solve", path, "--top", "3", "--json"]) == 0
+    payload = json.loads(capsys.readouterr().out)
+    Draft202012Validator(SCHEMAS["plan"]).validate(payload)
+    assert payload["runner_ups"] == {"asked": 2, "within": 0.05, "complete": True}
+    others = payload["alternatives"]
+    assert len(others) == 2 and all(other["proven"] and other["differs"] and other["roles"] for other in others)
+    best = payload["cost"]["usd_per_hour"]
+    assert all(best * 0.999 <= other["usd_per_hour"] <= best * 1.05 for other in others)
+    kinds = [[(r["role"], r["chip"], r["parallelism"]) for r in plan["roles"]] for plan in (payload, *others)]
+    lines = [[(k["lines"], k["gbit_per_s"]) for k in plan["links"]] for plan in (payload, *others)]
+    assert len({str(kind) for kind in zip(kinds, lines, strict=True)}) == 3
 
 
 def test_flags_reach_the_solver(solver: Install, scenario_file: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
-from pddplan.plan.records import PlanResult
+from pddplan.plan.records import Alternative, PlanResult, RunnerUps
 from pddplan.report.plan_json import plan_payload
 from pddplan.report.schemas import SCHEMAS
 from tests.report import plans
@@ -57,6 +57,22 @@ def test_payload_has_the_contract_and_validates(name: str) -> None:
     assert set(payload) >= CONTRACT
     validate(payload, "plan")
     assert json.loads(json.dumps(payload, allow_nan=False)) == payload
+
+
+def test_runner_ups_add_keys_and_rename_none() -> None:
+    best = plans.feasible()
+    plain = plan_payload(best)
+    assert "runner_ups" not in plain and set(plain["alternatives"][0]) == {"usd_per_hour", "architecture", "differs"}
+    other = Alternative(170.0, "pdd", "no line", False, best.roles, best.links)
+    payload = plan_payload(replace(best, alternatives=(other,), runner_ups=RunnerUps(4, 0.05, complete=False)))
+    validate(payload, "plan")
+    assert payload["runner_ups"] == {"asked": 4, "within": 0.05, "complete": False}
+    assert set(payload["alternatives"][0]) >= set(plain["alternatives"][0])
+    assert payload["alternatives"][0]["proven"] is False
+    assert payload["alternatives"][0]["roles"] == payload["roles"]
+    payload["alternatives"][0]["proven"] = "yes"
+    with pytest.raises(ValidationError):
+        validate(payload, "plan")
 
 
 @pytest.mark.parametrize("name", SCHEMAS)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import pddplan
 from pddplan.errors import Excuse
-from pddplan.plan.records import Binding, Fix, PlanResult, Revenue
+from pddplan.plan.records import Alternative, Binding, Fix, PlanResult, Revenue, RunnerUps
 from pddplan.report.layout import joined, table
 from pddplan.report.plan_text import render_plan
 from pddplan.serve.records import SloValue
@@ -37,6 +37,42 @@ def test_golden(name: str, width: int) -> None:
 def test_golden_explained_in_two_currencies() -> None:
     text = shown(replace(plans.feasible(), cny_per_usd=7.2), explain=True)
     assert_golden("plan_explained_100.txt", text.replace(f"pddplan {pddplan.__version__}", "pddplan VERSION") + "\n")
+
+
+def with_others(*proven: bool, asked: int, complete: bool = True) -> PlanResult:
+    """The plan with runner-ups that were asked for."""
+    best = plans.feasible()
+    words = "main decode dp8-ep8 instead of dp16-ep16, line 2 × 10 instead of 1 × 100 Gbit/s"
+    others = tuple(
+        Alternative(165.0 + i, "pdd_filter", words, known, best.roles, best.links) for i, known in enumerate(proven)
+    )
+    return replace(best, alternatives=others, runner_ups=RunnerUps(asked, 0.05, complete))
+
+
+def block(text: str, title: str) -> str:
+    """A block of the text, as one line."""
+    _, _, rest = text.partition(f"\n{title}\n")
+    return " ".join(rest.split("\n\n")[0].split())
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_runner_ups_with_cost_chips_and_difference(width: int) -> None:
+    text = shown(with_others(True, False, asked=2), width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    said = block(text, "Other plans")
+    assert said.startswith(
+        "- $165.0/h (+0.7 %) pdd_filter 32 h800 + 64 h20: main decode dp8-ep8 instead of dp16-ep16, "
+    )
+    assert "- $166.0/h (+1.3 %)" in said and said.count("Only found: its kind may have a cheaper one.") == 1
+    assert said.endswith("within 5 % of the cost; no other kind has a cheaper plan than these.")
+
+
+def test_fewer_runner_ups_than_asked_for() -> None:
+    assert block(shown(with_others(True, asked=4)), "Other plans").endswith("No other kind is within 5 % of the cost.")
+    assert block(shown(with_others(asked=4)), "Other plans") == "No plan of another kind is within 5 % of the cost."
+    late = block(shown(with_others(False, asked=4, complete=False)), "Other plans")
+    assert late.endswith("The time limit came first: there may be others within 5 % of the cost.")
+    assert "Other plans" not in shown(with_others(asked=0))
 
 
 def test_first_line_is_the_answer() -> None:
