@@ -108,6 +108,15 @@ def test_each_chip_of_the_metro_has_its_weights_and_all_one_kv_cache() -> None:
         assert fits and {(i.weights, i.kv_cache) for i in fits} == {(weights, "bf16")}
 
 
+def test_a_format_that_the_910c_lacks_is_said() -> None:
+    """Nothing in the example as it stands; without its int8, or with an fp8 cache, what that means."""
+    assert not any("910c" in warning for warning in scenario("910c_h20_metro").warnings)
+    forgot = scenario("910c_h20_metro", "sites[0].chips[0].precision={weights: fp8}").warnings
+    assert any("910c has no fp8" in w and "precision: {weights: int8}" in w for w in forgot)
+    cached = scenario("910c_h20_metro", "precision.kv_cache=fp8").warnings
+    assert [w for w in cached if "KV cache" in w and "910c" in w] and not [w for w in cached if "h20" in w]
+
+
 def test_the_kv_cache_of_the_metro_can_not_be_set_by_site() -> None:
     with pytest.raises(InputError, match=r"one format everywhere"):
         load_scenario(
