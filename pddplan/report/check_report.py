@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pddplan.errors import Problem
 from pddplan.report.error_json import problem_payload
 from pddplan.report.excuses import excuse_text, worded
-from pddplan.report.figures import constraint_name, money, percent
+from pddplan.report.figures import constraint_name, percent, price
 from pddplan.report.plan_json import binding_payload, excuse_payload, finite, fix_payload, slo_payload
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def reason(verdict: Verdict) -> str:
         return f"{why}. Nearest fix: {worded(result.fixes[0].what, result.excuses)}" if result.fixes else why
     if result.cost is None:
         return "no plan found within the time limit"
-    cost = f"${money(result.cost.usd_per_hour)}/h"
+    cost = price(result.cost.usd_per_hour, result.cny_per_usd, "/h")
     if result.status == "unknown":
         return f"{cost}  not proven: gap {percent(result.gap)}"
     if not result.binding:

@@ -8,7 +8,7 @@ from pddplan.plan.compare import Compared, Comparison
 from pddplan.plan.records import Architecture, PlanResult
 from pddplan.plan.variants import ONE_SITE
 from pddplan.report.excuses import excuse_text
-from pddplan.report.figures import UNKNOWN, figure, money, percent, seconds
+from pddplan.report.figures import UNKNOWN, figure, money, percent, price, seconds
 from pddplan.report.layout import item, paragraph, table
 from pddplan.report.plan_text import footer, line_text
 from pddplan.report.plan_view import short_names
@@ -35,7 +35,7 @@ def render_comparison(made: Comparison, *, width: int) -> str:
     if said := advice(made):
         lines += paragraph(said, width)
     names = short_names(made.scenario)
-    lines += ["", "Cost", *_costs(made.rows, names, width)]
+    lines += ["", "Cost", *_costs(made, names, width)]
     lines += ["", "Latency", *_latencies(made.rows, width)]
     if notes := _notes(made):
         lines += ["", "Notes", *(line for text in notes for line in item(text, width))]
@@ -49,7 +49,7 @@ def headline(made: Comparison) -> str:
     if best is None:
         return "NOTHING HOLDS  no architecture serves this demand with these chips and lines"
     verb = "DON'T SPLIT" if best.architecture in ONE_SITE else "SPLIT"
-    return f"{verb}  {best.architecture} in {best.where}  ${money(best.usd_per_hour)}/h"
+    return f"{verb}  {best.architecture} in {best.where}  {price(best.usd_per_hour, made.scenario.cny_per_usd, '/h')}"
 
 
 def advice(made: Comparison) -> str:
@@ -63,34 +63,37 @@ def advice(made: Comparison) -> str:
     cheap, dear = sorted((split, whole), key=lambda row: row.usd_per_hour)
     more = percent(dear.usd_per_hour / cheap.usd_per_hour - 1)
     other = "one site" if dear is whole else "the cheapest split"
-    text = f"{other[0].upper()}{other[1:]} ({dear.architecture}) costs {more} more, ${money(dear.usd_per_hour)}/h"
+    rate = made.scenario.cny_per_usd
+    asked = price(dear.usd_per_hour, rate, "/h")
+    text = f"{other[0].upper()}{other[1:]} ({dear.architecture}) costs {more} more, {asked}"
     turn = made.turns_at
     if turn is None:
         return f"{text}; no price of the line or of one chip would turn that."
-    now, then = f"${figure(turn.now)}", f"${figure(turn.value)}"
     what = "the line" if turn.what == "line" else f"{turn.what}"
-    unit = "/h" if turn.what == "line" else " a chip and hour"
+    per = "/h" if turn.what == "line" else " a chip and hour"
     wins = "splitting would pay" if turn.then == "split" else "one site would be cheaper"
-    return f"{text}; {wins} if {what} cost {then}{unit} (now {now})."
+    now, then = (price(value, rate, show=figure) for value in (turn.now, turn.value))
+    return f"{text}; {wins} if {what} cost {then}{per}, now {now}."
 
 
-def _costs(rows: Sequence[Compared], names: dict[str, str], width: int) -> list[str]:
-    header = ["architecture", "chips", "line", "USD/h", "$/M tok", "BCR"]
+def _costs(made: Comparison, names: dict[str, str], width: int) -> list[str]:
+    rate = made.scenario.cny_per_usd
+    header = ["architecture", "chips", "line", "USD/h", *(["CNY/h"] if rate else []), "$/M tok", "BCR"]
     body = []
-    for row in rows:
+    for row in made.rows:
         result = row.result
         if result.cost is None:
             known = "not decided in time" if result.status == "unknown" else "doesn't hold"
-            body.append([_name(row), known, "", "", "", ""])
+            body.append([_name(row), known, *[""] * (len(header) - 2)])
             continue
         counts: dict[str, int] = {}
         for role in result.roles:
             counts[role.chip] = counts.get(role.chip, 0) + role.chips
         chips = " + ".join(f"{count:,} {names.get(chip, chip)}" for chip, count in counts.items())
         per_mtok = figure(result.cost.blended_usd_per_mtok)
-        cost = money(row.usd_per_hour)
-        body.append([_name(row), chips, line_text(result), cost, per_mtok, figure(result.bcr)])
-    return table(header, body, width, right=(3, 4, 5), flexible=(1, 0))
+        cost = [money(row.usd_per_hour), *([money(row.usd_per_hour * rate)] if rate else [])]
+        body.append([_name(row), chips, line_text(result), *cost, per_mtok, figure(result.bcr)])
+    return table(header, body, width, right=range(3, len(header)), flexible=(1, 0))
 
 
 def _latencies(rows: Sequence[Compared], width: int) -> list[str]:

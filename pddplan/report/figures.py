@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 UNKNOWN = "–"
 
@@ -36,6 +37,15 @@ def money(value: float | None) -> str:
 def cash(value: float | None, currency: str = "$") -> str:
     """A sum of money with its sign before the currency's: "$163.8", "-$8.21"."""
     return f"-{currency}{money(-value)}" if value is not None and value < 0 else f"{currency}{money(value)}"
+
+
+def price(
+    usd: float | None, cny_per_usd: float | None = None, per: str = "", *, show: Callable[[float], str] = money
+) -> str:
+    """A sum in USD, where there is an exchange rate in CNY as well: "$163.8/h (¥1,179/h)"."""
+    if usd is None or not math.isfinite(usd) or not cny_per_usd:
+        return f"${UNKNOWN if usd is None else show(usd)}{per}"
+    return f"${show(usd)}{per} (¥{show(usd * cny_per_usd)}{per})"
 
 
 def percent(share: float | None) -> str:

@@ -16,6 +16,7 @@ from pddplan.report.figures import (
     limit_seconds,
     money,
     percent,
+    price,
     quantile_name,
     seconds,
     signed_percent,
@@ -292,8 +293,9 @@ def fix_lines(view: View) -> list[str]:
     """Each fix with the command line that applies it."""
     lines: list[str] = []
     for fix in view.result.fixes:
-        price = f", then ${money(fix.usd_per_hour)}/h" if fix.usd_per_hour is not None else ""
-        lines += item(constraint_names_in(f"{fix.what.rstrip('.')}{price}."), view.width)
+        rate = view.result.cny_per_usd
+        then = f", then {price(fix.usd_per_hour, rate, '/h')}" if fix.usd_per_hour is not None else ""
+        lines += item(constraint_names_in(f"{fix.what.rstrip('.')}{then}."), view.width)
         flags = " ".join(f"--set {shlex.quote(override)}" for override in fix.overrides)
         # Not wrapped inside a flag: it is there to be copied.
         lines += [f"    {flags}"] if flags else []

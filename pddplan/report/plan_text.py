@@ -9,7 +9,7 @@ import pddplan
 from pddplan.plan.records import PlanResult
 from pddplan.report import plan_sections as sections
 from pddplan.report.excuses import excuse_text, worded
-from pddplan.report.figures import figure, money, percent
+from pddplan.report.figures import figure, percent, price
 from pddplan.report.layout import item, joined, paragraph
 from pddplan.report.marks import LEGEND, explain_lines, summary_lines, times_are_weak, weak_names
 from pddplan.report.plan_view import View, short_names
@@ -68,14 +68,14 @@ def second_line(result: PlanResult) -> str:
     """The recommendation in plain words. Without a plan: the fix that is nearest, or what is known so far."""
     if result.status == "infeasible":
         if result.fixes:
-            price = result.fixes[0].usd_per_hour
-            then = f", then ${money(price)}/h" if price is not None else ""
+            usd = result.fixes[0].usd_per_hour
+            then = f", then {price(usd, result.cny_per_usd, '/h')}" if usd is not None else ""
             return f"Nearest fix: {worded(result.fixes[0].what.rstrip('.'), result.excuses)}{then}."
         # Changes are tried for the cheapest plan only.
         tried = "No single change that was tried (a looser SLO, more chips, a faster line) is enough."
         return tried if result.objective == "cost" else ""
     if result.status == "unknown" and result.cost is None:
-        bound = f"; none costs less than ${money(result.bound)}/h" if result.bound else ""
+        bound = f"; none costs less than {price(result.bound, result.cny_per_usd, '/h')}" if result.bound else ""
         return f"The search was stopped before it met a plan that holds, or proved that there is none{bound}."
     return worded(result.recommendation, result.excuses)
 
@@ -103,11 +103,7 @@ def _money_parts(view: View) -> list[str]:
     if cost is None:
         return []
     rate = view.result.cny_per_usd
-    per_hour, per_mtok = f"${money(cost.usd_per_hour)}/h", f"${figure(cost.blended_usd_per_mtok)} per M tokens"
-    if rate:
-        per_hour += f" (¥{money(cost.usd_per_hour * rate)}/h)"
-        per_mtok = f"${figure(cost.blended_usd_per_mtok)} (¥{figure(cost.blended_usd_per_mtok * rate)}) per M tokens"
-    return [per_hour, per_mtok]
+    return [price(cost.usd_per_hour, rate, "/h"), f"{price(cost.blended_usd_per_mtok, rate, show=figure)} per M tokens"]
 
 
 def line_text(result: PlanResult) -> str:

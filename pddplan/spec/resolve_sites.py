@@ -36,6 +36,8 @@ from pddplan.spec.types import (
 )
 from pddplan.units import GB, GBIT_PER_S_IN_BYTES_PER_S, HOURS_PER_MONTH, HOURS_PER_YEAR, MS, TB
 
+EIGHT_BIT = ("int8", "fp8")
+
 
 def resolve_site(
     given: SiteInput, index: int, chips: dict[tuple[int, int], Chip], precision: Precision, notes: Notes
@@ -69,6 +71,7 @@ def resolve_offer(given: ChipInput, chip: Chip, key: str, precision: Precision, 
         notes.add(assumption)
     for warning in chip.warnings:
         notes.warn(warning)
+    _doubt_formats(chip, given.precision.weights if given.precision else precision.weights, precision.kv_cache, notes)
     node = min(chip.chips_per_node, given.max)
     buy_in_note = "whole nodes" if node == chip.chips_per_node else f"max is less than a node of {chip.chips_per_node}"
     asked = given.parallelism
@@ -84,6 +87,16 @@ def resolve_offer(given: ChipInput, chip: Chip, key: str, precision: Precision, 
         measured={role: _measured(m, f"{key}.measured.{role}", notes) for role, m in _per_role(given.measured).items()},
         key=key,
     )
+
+
+def _doubt_formats(chip: Chip, weights: str, kv_cache: str, notes: Notes) -> None:
+    """8-bit formats that the chip doesn't compute in: kept as they are in memory, widened to bf16 in each operation."""
+    if weights in EIGHT_BIT and weights not in chip.peak_flops:
+        other = next((name for name in EIGHT_BIT if name in chip.peak_flops), None)
+        faster = f"; with precision: {{weights: {other}}} on this chip it computes in {other}" if other else ""
+        notes.warn(f"{chip.id} has no {weights}: its weights are widened to bf16, at bf16's speed{faster}.")
+    if kv_cache in EIGHT_BIT and kv_cache not in chip.peak_flops:
+        notes.warn(f"{chip.id} has no {kv_cache}: its KV cache is stored so and widened to bf16, if its engine can.")
 
 
 def _per_role(given: InstancesInput | MeasuredRolesInput | None) -> dict[Role, Any]:

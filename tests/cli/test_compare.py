@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,19 @@ def test_the_answer_comes_first_and_fits_80_columns(
     assert max(map(len, lines)) <= 80
     assert captured.err == ""
     assert lines[-1].startswith("pddplan ")
+
+
+def test_with_an_exchange_rate_money_is_in_both_currencies(tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "two.yaml"
+    path.write_text(TEXT + "exchange: {cny_per_usd: 7.2}\n")
+    assert main(["compare", str(path), "-q"]) == 0
+    text = capsys.readouterr().out
+    first, said = text.split("\n\n")[0].split("\n", 1)
+    assert re.search(r"\$[\d.]+/h \(¥[\d.,]+/h\)$", first)
+    assert len(re.findall(r"\$[\d.]+\S* \(¥[\d.,]+\S*\)", " ".join(said.split()))) == 3  # dearer by; turns at; now
+    usd, cny = (float(figure) for figure in re.findall(r"\d+\.\d+", first))
+    assert cny == pytest.approx(7.2 * usd, rel=0.01)
+    assert re.search(r"line +USD/h +CNY/h ", text)
 
 
 def test_json_is_the_contract(small: Path, tmp_path: Path, capsys: Captured) -> None:

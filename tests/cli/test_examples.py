@@ -17,7 +17,15 @@ from pddplan.report.schemas import SCHEMAS
 from pddplan.spec.catalogue import examples_dir
 from tests.report.golden import assert_golden
 
-EXIT_CODES = {"agent_64k": 0, "deepseek_fleet": 0, "infeasible": 1, "three_p_four_d": 0}
+EXIT_CODES = {
+    "agent_64k": 0,
+    "chat_8k": 0,
+    "910c_h20_metro": 0,
+    "egress_priced": 0,
+    "deepseek_fleet": 0,
+    "infeasible": 1,
+    "three_p_four_d": 0,
+}
 FEASIBLE = [name for name, code in EXIT_CODES.items() if code == 0]
 # Change with the release, the catalogue or the machine, not with the plan.
 VOLATILE = ("version", "catalogue_date", "timing_s")

@@ -208,6 +208,8 @@ def test_both_currencies() -> None:
     text = shown(replace(plans.feasible(), cny_per_usd=7.2))
     assert "$163.8/h (¥1,179/h)" in text
     assert re.search(r"total +163\.8 +1,179", text)
+    refused = replace(plans.infeasible(), cny_per_usd=7.2)
+    assert shown(refused).count("then $163.8/h (¥1,179/h)") == 2  # leads, and stands beside its flag
 
 
 def test_goodput_leads_where_it_is_the_objective() -> None:

@@ -91,7 +91,7 @@ def test_every_key_of_the_contract() -> None:
     assert s.cny_per_usd == 7.3
 
 
-@pytest.mark.parametrize("file", ["agent_64k.yaml", "deepseek_fleet.yaml", "infeasible.yaml"])
+@pytest.mark.parametrize("file", sorted(path.name for path in examples_dir().glob("*.yaml")))
 def test_examples_load(file: str) -> None:
     assert load_scenario(examples_dir() / file).sites
 

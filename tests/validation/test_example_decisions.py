@@ -1,0 +1,213 @@
+"""What three examples are there to show, by ``solve`` and by ``compare``: when not to split, two chips of which one
+lacks fp8, and which way the KV cache goes where one way costs per GB."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pytest
+
+from pddplan.errors import InputError
+from pddplan.llm.catalogue import load_model
+from pddplan.llm.kv import kv_bytes
+from pddplan.perf.candidates import candidate_instances
+from pddplan.plan.compare import Comparison, compare
+from pddplan.plan.records import PlanResult
+from pddplan.plan.solve import solve
+from pddplan.plan.variants import ONE_SITE
+from pddplan.report.compare_text import headline
+from pddplan.spec.catalogue import examples_dir
+from pddplan.spec.load import load_scenario
+from pddplan.spec.types import Role, Scenario
+
+SPLIT = ("sites[0].roles=[prefill, relay_decode]", "sites[1].roles=[main_decode]")
+# One layout a chip where a test solves every architecture: the plans stay, the search is short.
+NARROW = {
+    "chat_8k": ("sites[0].chips[0].parallelism={tp: [4], pp: [1]}",),
+    "910c_h20_metro": (
+        "sites[0].chips[0].parallelism={tp: [1], dp: [8]}",
+        "sites[1].chips[0].parallelism={tp: [1], dp: [48, 64]}",
+    ),
+    "egress_priced": (
+        "sites[0].chips[0].parallelism={tp: [4], dp: [1, 6], pp: [1]}",
+        "sites[1].chips[0].parallelism={tp: [2], dp: [1], pp: [1]}",
+    ),
+}
+
+
+@lru_cache
+def scenario(name: str, *overrides: str) -> Scenario:
+    return load_scenario(examples_dir() / f"{name}.yaml", overrides=overrides)
+
+
+@lru_cache
+def plan(name: str, *overrides: str) -> PlanResult:
+    result = solve(scenario(name, *overrides))
+    assert result.status == "feasible"
+    return result
+
+
+@lru_cache
+def compared(name: str) -> Comparison:
+    return compare(scenario(name, *NARROW[name]))
+
+
+def usd(result: PlanResult) -> float:
+    assert result.cost is not None
+    return result.cost.usd_per_hour
+
+
+def chips(result: PlanResult) -> dict[tuple[str, str], int]:
+    return {(role.role, role.chip): role.chips for role in result.roles}
+
+
+# ---------------------------------------------------------------- chat_8k: don't split
+
+
+@pytest.mark.parametrize("line", [0.5, 2.0])
+@pytest.mark.parametrize("rate", [5, 10, 20])
+def test_chat_stays_in_one_site_though_a_split_would_do(rate: int, line: float) -> None:
+    """Half to twice the rate, half to twice the line's price; the split holds and is dearer by more than a tenth."""
+    tiers = [f"links[0].tiers[{i}].usd_per_month={price * line}" for i, price in enumerate((2500, 25000))]
+    given = (f"workload.request_rate_per_s={rate}", *tiers)
+    free, split = plan("chat_8k", *given), plan("chat_8k", *given, *SPLIT)
+    assert free.architecture in ONE_SITE and not free.links
+    assert split.architecture not in ONE_SITE and split.links
+    assert usd(split) > 1.1 * usd(free)
+
+
+def test_it_is_the_line_that_speaks_against_splitting_chat() -> None:
+    """A free line turns the answer: the chips alone would ask for the split."""
+    free_line = tuple(f"links[0].tiers[{i}].usd_per_month=0" for i in (0, 1))
+    split = plan("chat_8k", *SPLIT)
+    line = sum(link.usd_per_hour for link in split.links)
+    assert usd(split) - line < usd(plan("chat_8k")) < usd(split)
+    assert plan("chat_8k", *free_line).architecture not in ONE_SITE
+
+
+def test_compare_says_not_to_split_chat() -> None:
+    made = compared("chat_8k")
+    assert headline(made).startswith("DON'T SPLIT  aggregated in north")
+    assert made.split is not None and made.whole is made.recommended is not None
+    assert made.split.usd_per_hour > 1.3 * made.whole.usd_per_hour
+    by_name = {row.architecture: row for row in made.rows if not row.hypothetical}
+    assert all(by_name[name].holds for name in ("pd_cross_site", "pd_cross_site_drc", "pdd"))
+    together = next(row for row in made.rows if row.hypothetical and row.architecture == "pd_one_site")
+    assert together.usd_per_hour < made.whole.usd_per_hour  # the chips of both, in one place
+
+
+# ---------------------------------------------------------------- 910c_h20_metro: int8 and fp8, CNY
+
+
+def test_each_chip_of_the_metro_has_its_weights_and_all_one_kv_cache() -> None:
+    given = scenario("910c_h20_metro")
+    model = load_model(given.model)
+    roles: tuple[Role, Role] = ("prefill", "main_decode")
+    for site, role, weights in zip(given.sites, roles, ("int8", "fp8"), strict=True):
+        fits, _ = candidate_instances(site.offers[0], model, given.engine, given.precision, role)
+        assert fits and {(i.weights, i.kv_cache) for i in fits} == {(weights, "bf16")}
+
+
+def test_a_format_that_the_910c_lacks_is_said() -> None:
+    """Nothing in the example as it stands; without its int8, or with an fp8 cache, what that means."""
+    assert not any("910c" in warning for warning in scenario("910c_h20_metro").warnings)
+    forgot = scenario("910c_h20_metro", "sites[0].chips[0].precision={weights: fp8}").warnings
+    assert any("910c has no fp8" in w and "precision: {weights: int8}" in w for w in forgot)
+    cached = scenario("910c_h20_metro", "precision.kv_cache=fp8").warnings
+    assert [w for w in cached if "KV cache" in w and "910c" in w] and not [w for w in cached if "h20" in w]
+
+
+def test_the_kv_cache_of_the_metro_can_not_be_set_by_site() -> None:
+    with pytest.raises(InputError, match=r"one format everywhere"):
+        load_scenario(
+            examples_dir() / "910c_h20_metro.yaml",
+            overrides=["sites[0].chips[0].precision={weights: int8, kv_cache: fp8}"],
+        )
+
+
+@pytest.mark.parametrize("kv_cache", ["bf16", "fp8"])
+def test_the_line_of_the_metro_carries_that_kv_cache(kv_cache: str) -> None:
+    """Rate x tokens that main decode doesn't hold x bytes a token in the one format."""
+    result = plan("910c_h20_metro", f"precision.kv_cache={kv_cache}")
+    assert result.evaluation is not None
+    given = scenario("910c_h20_metro")
+    whole = float(kv_bytes(load_model(given.model), 32 * 1024, kv_cache))
+    missing = 1 - result.evaluation.decode_hit_rate
+    assert result.links[0].needed_gbit_per_s == pytest.approx(10 * missing * whole * 8 / 1e9, rel=0.02)
+
+
+def test_the_metro_plan_and_its_bill_in_cny() -> None:
+    result = plan("910c_h20_metro")
+    assert result.architecture == "pd_cross_site_drc"  # 2 ms away: nothing to hide, no relay
+    assert chips(result) == {("prefill", "huawei-ascend-910c"): 16, ("main_decode", "nvidia-h20-96g"): 48}
+    link = result.links[0]
+    assert (link.from_site, link.lines, link.gbit_per_s) == ("north", 4, 40)
+    assert result.cny_per_usd == 7.2
+    cny = 16 * 7750 / 730 + 48 * 14.58 + 4 * 10000 / 730
+    assert 7.2 * usd(result) == pytest.approx(cny, rel=1e-9)
+
+
+def test_compare_splits_the_metro_while_the_910c_are_few() -> None:
+    made = compared("910c_h20_metro")
+    assert made.recommended is not None
+    assert headline(made) == "SPLIT  pd_cross_site_drc in north > west  $128.4/h (¥924.5/h)"
+    assert usd(made.recommended.result) == pytest.approx(usd(plan("910c_h20_metro")), rel=1e-3)
+
+
+# ---------------------------------------------------------------- egress_priced: the cheaper direction
+
+
+def per_gb(north: float, west: float) -> str:
+    return f"links[0].tiers[0].usd_per_gb={{from_north: {north}, from_west: {west}}}"
+
+
+def direction(result: PlanResult) -> tuple[str, str]:
+    """Where it prefills and where it decodes: the KV cache goes from the one to the other."""
+    (link,) = result.links
+    sites = {role.role: role.site for role in result.roles}
+    assert (link.from_site, link.to_site) == (sites["prefill"], sites["main_decode"])
+    return link.from_site, link.to_site
+
+
+def test_what_leaves_north_costs_so_west_prefills() -> None:
+    result = plan("egress_priced")
+    assert direction(result) == ("west", "north")
+    assert result.links[0].usd_per_hour == pytest.approx(3.96 * result.links[0].lines)  # ports; nothing per GB
+    other = plan("egress_priced", "sites[0].roles=[prefill]", "sites[1].roles=[main_decode]")
+    assert direction(other) == ("north", "west") and usd(other) > 2 * usd(result)
+    (link,) = other.links
+    gb_per_hour = link.needed_gbit_per_s / 8 * 3600
+    assert link.usd_per_hour - 3.96 * link.lines == pytest.approx(0.02 * gb_per_hour, rel=1e-6)
+
+
+def test_prices_swapped_the_direction_turns() -> None:
+    swapped = plan("egress_priced", per_gb(0, 0.02))
+    assert direction(swapped) == ("north", "west")
+    assert usd(swapped) < usd(plan("egress_priced"))  # north's chips are the cheaper ones to prefill on
+
+
+@pytest.mark.parametrize("price", [0, 0.02])
+def test_at_one_price_both_ways_the_chips_decide(price: float) -> None:
+    """With the chips of the two sites exchanged it turns, at the same cost."""
+    north, west = (
+        "{chip: nvidia-h100-sxm, max: 24, usd_per_hour: 3.93",
+        "{chip: nvidia-h200-sxm, max: 16, usd_per_hour: 6.31",
+    )
+    layouts = ", parallelism: {tp: [2, 4], pp: [1]}}"
+    exchanged = (f"sites[0].chips=[{west}{layouts}]", f"sites[1].chips=[{north}{layouts}]")
+    given, mirrored = (
+        plan("egress_priced", per_gb(price, price)),
+        plan("egress_priced", per_gb(price, price), *exchanged),
+    )
+    assert direction(given) == ("north", "west")
+    assert direction(mirrored) == ("west", "north")
+    assert usd(mirrored) == pytest.approx(usd(given), rel=1e-3)
+
+
+def test_compare_agrees_on_the_direction() -> None:
+    made = compared("egress_priced")
+    assert headline(made).startswith("SPLIT  pd_cross_site_drc in west > north")
+    assert made.recommended is not None
+    assert usd(made.recommended.result) <= usd(plan("egress_priced")) * 1.001
+    short = {row.architecture: row for row in made.rows if not row.hypothetical}
+    assert short["aggregated"].needs and short["pd_one_site"].needs  # neither site alone
