@@ -29,7 +29,7 @@ NARROW = {
         "sites[1].chips[0].parallelism={tp: [1], dp: [48, 64]}",
     ),
     "egress_priced": (
-        "sites[0].chips[0].parallelism={tp: [4], dp: [1, 6], pp: [1]}",
+        "sites[0].chips[0].parallelism={tp: [4], dp: [6], pp: [1]}",
         "sites[1].chips[0].parallelism={tp: [2], dp: [1], pp: [1]}",
     ),
 }
