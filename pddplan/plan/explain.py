@@ -48,13 +48,13 @@ def bindings(context: Context, deployment: Deployment, evaluation: Evaluation) -
 def _pool_binding(context: Context, deployment: Deployment, pool: Pool, evaluation: Evaluation) -> Binding:
     words = ROLE_WORDS[pool.role]
     if pool.instances <= 1:
-        size = f"the smallest instance is {pool.chips} chips"
         if pool.role == "relay_decode":
             less = evaluate(context, replace(deployment, relay=None), detail=False)
             if not less.feasible:
                 row = _worst(less.excuses)
                 return Binding(f"{words}: without it {_phrase(row)}", _slack(evaluation, row), _fix(row, pool))
-        return Binding(f"{words}: one instance, {size}", 0.0, "A layout of fewer chips would cost less, if it fits.")
+        alone = f"{words}: one instance, of {pool.chips} chip{'' if pool.chips == 1 else 's'}"
+        return Binding(alone, 0.0, "A layout of fewer chips would cost less, if it holds.")
     fewer = replace(pool, instances=pool.instances - 1)
     less = evaluate(context, _with_pool(deployment, fewer), detail=False)
     if less.feasible:

@@ -29,7 +29,7 @@ NARROW = {
         "sites[1].chips[0].parallelism={tp: [1], dp: [48, 64]}",
     ),
     "egress_priced": (
-        "sites[0].chips[0].parallelism={tp: [4], dp: [1, 6], pp: [1]}",
+        "sites[0].chips[0].parallelism={tp: [4], dp: [6], pp: [1]}",
         "sites[1].chips[0].parallelism={tp: [2], dp: [1], pp: [1]}",
     ),
 }
@@ -88,7 +88,7 @@ def test_it_is_the_line_that_speaks_against_splitting_chat() -> None:
 def test_compare_says_not_to_split_chat() -> None:
     made = compared("chat_8k")
     assert headline(made).startswith("DON'T SPLIT  aggregated in north")
-    assert made.split is not None and made.whole is made.recommended is not None
+    assert made.split is not None and made.whole is not None and made.whole is made.recommended
     assert made.split.usd_per_hour > 1.3 * made.whole.usd_per_hour
     by_name = {row.architecture: row for row in made.rows if not row.hypothetical}
     assert all(by_name[name].holds for name in ("pd_cross_site", "pd_cross_site_drc", "pdd"))
@@ -145,6 +145,16 @@ def test_the_metro_plan_and_its_bill_in_cny() -> None:
     assert result.cny_per_usd == 7.2
     cny = 16 * 7750 / 730 + 48 * 14.58 + 4 * 10000 / 730
     assert 7.2 * usd(result) == pytest.approx(cny, rel=1e-9)
+
+
+def test_one_instance_is_not_called_the_smallest_where_smaller_ones_fit() -> None:
+    """Smaller layouts of the H20 have the memory, and not the slots for this traffic."""
+    given = scenario("910c_h20_metro")
+    offer = given.sites[1].offers[0]
+    fits, _ = candidate_instances(offer, load_model(given.model), given.engine, given.precision, "main_decode")
+    assert min(i.parallelism.chips for i in fits) < 48
+    said = next(b.constraint for b in plan("910c_h20_metro").binding if b.constraint.startswith("main decode"))
+    assert said == "main decode: one instance, of 48 chips"
 
 
 def test_compare_splits_the_metro_while_the_910c_are_few() -> None:
