@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pddplan.cli.completion import scenario_files
-from pddplan.cli.options import Json, Overrides, Quiet, Seed, Version, quiet_of
+from pddplan.cli.options import Json, Overrides, Quiet, ScenarioFile, Seed, Version, quiet_of
 from pddplan.cli.output import emit, emit_json, note, text_width, to_json, write_atomically
 
 SECONDS_EACH = 20.0
@@ -23,14 +22,7 @@ def register(app: typer.Typer) -> None:
 
 def compare(
     context: typer.Context,
-    scenario: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="SCENARIO",
-            help="Scenario file (YAML or JSON), or - for standard input.",
-            autocompletion=scenario_files,
-        ),
-    ] = None,
+    scenario: ScenarioFile = None,
     overrides: Overrides = None,
     output: Annotated[
         str | None, typer.Option("-o", "--output", metavar="FILE", help="Keep the comparison's JSON in FILE.")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import pddplan
-from pddplan.cli.completion import scenario_keys
+from pddplan.cli.completion import scenario_files, scenario_keys
 
 
 def _print_version(wanted: bool) -> None:
@@ -21,6 +21,14 @@ Version = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No notes, warnings or progress on stderr.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else.")]
+ScenarioFile = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="SCENARIO",
+        help="Scenario file (YAML or JSON), or - for standard input.",
+        autocompletion=scenario_files,
+    ),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(

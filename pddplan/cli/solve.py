@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pddplan.cli.completion import scenario_files
-from pddplan.cli.options import Json, Overrides, Quiet, Seed, Version, quiet_of
+from pddplan.cli.options import Json, Overrides, Quiet, ScenarioFile, Seed, Version, quiet_of
 from pddplan.cli.output import emit, emit_json, note, text_width, to_json, write_atomically
 
 if TYPE_CHECKING:
@@ -34,14 +33,7 @@ def register(app: typer.Typer) -> None:
 
 def solve(
     context: typer.Context,
-    scenario: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="SCENARIO",
-            help="Scenario file (YAML or JSON), or - for standard input.",
-            autocompletion=scenario_files,
-        ),
-    ] = None,
+    scenario: ScenarioFile = None,
     overrides: Overrides = None,
     output: Annotated[
         str | None, typer.Option("-o", "--output", metavar="FILE", help="Keep the plan's JSON in FILE.")
