@@ -61,6 +61,13 @@ def line_traffic_usd_per_hour(line: LineChoice, bytes_per_s: float, mean_load: f
     return volume + above * tier.burst_95.usd_per_byte_per_s_hour
 
 
+def line_usd_per_hour(scenario: Scenario, line: LineChoice | None, bytes_per_s: float) -> float:
+    """Ports and traffic of a line, 0 without one [USD/h]."""
+    if line is None:
+        return 0.0
+    return line.port_usd_per_hour + line_traffic_usd_per_hour(line, bytes_per_s, mean_load(scenario))
+
+
 def mean_load(scenario: Scenario) -> float:
     """Mean over peak of the day's load profile, 1 without one."""
     load = scenario.workload.hourly_load

@@ -11,7 +11,7 @@ from pddplan.economics.cost import chips_by_offer, paid_by_chip
 from pddplan.plan.infeasible import nearest_excuses, refusal, try_largest
 from pddplan.plan.records import Architecture, PlanResult
 from pddplan.plan.solve import cheapest, feasible_result, prepare
-from pddplan.plan.state import GAP, Found
+from pddplan.plan.state import GAP, Found, Search
 from pddplan.plan.turning import Plans, Priced, Side, TurnsAt, turning_point
 from pddplan.plan.variants import (
     ARCHITECTURES,
@@ -69,7 +69,6 @@ class Comparison:
     recommended: Compared | None
     turns_at: TurnsAt | None
     scenario: Scenario
-    timing_s: float = 0.0
 
     @property
     def split(self) -> Compared | None:
@@ -92,7 +91,6 @@ def compare(
     direction, ``time_limit_s`` for each. What needs more chips than there are is solved without the limit and says what
     it needs. ``recommended`` is the cheapest that holds; with equal cost the simpler one.
     """
-    start = time.perf_counter()
     limit_s = math.inf if time_limit_s is None else time_limit_s
     scenario = replace(scenario, objective=replace(scenario.objective, name="cost", max_usd_per_hour=None))
     rows: list[Compared] = []
@@ -104,12 +102,10 @@ def compare(
                 less = next((r for r in rows if r.architecture == LESS.get(architecture) and r.holds), None)
                 rows.append(_best(group, less, seed, time.monotonic() + limit_s, progress))
     rows = [row for row in rows if not row.hypothetical or _says_more(row, rows)]
-    recommended = _cheapest(rows)
-    made = Comparison(tuple(rows), recommended, None, scenario)
-    turns = None
-    if made.split is not None and made.whole is not None:
-        turns = _turning(made, time.monotonic() + limit_s, progress)
-    return replace(made, turns_at=turns, timing_s=time.perf_counter() - start)
+    made = Comparison(tuple(rows), _cheapest(rows), None, scenario)
+    if made.split is None or made.whole is None:
+        return made
+    return replace(made, turns_at=_turning(made, time.monotonic() + limit_s, progress))
 
 
 def _cheapest(rows: Sequence[Compared]) -> Compared | None:
@@ -138,18 +134,15 @@ def _best(
 ) -> Compared:
     """Cheapest plan of a group, that of ``less`` where nothing is cheaper; without one, the cheapest with many times
     the chips; else what stands in its way."""
-    found = _solved(group, less, deadline, progress, lambda scenario: scenario)
+    found, first = _solved(group, less, deadline, progress, lambda scenario: scenario)
     if found is None:
-        found = _solved(group, None, deadline, progress, unlimited)
+        found, _ = _solved(group, None, deadline, progress, unlimited)
     if found is not None:
         return replace(found, architecture=group[0].architecture, result=replace(found.result, seed=seed))
-    variant = group[0]
-    context = prepare(variant.scenario)
-    search = cheapest(context, deadline=deadline)
-    if search.complete:
-        try_largest(search)
-    result = refusal(context, search, nearest_excuses(search), ())
-    chunk = variant.scenario.engine.chunk_tokens
+    if first.complete:
+        try_largest(first)
+    result = refusal(first.context, first, nearest_excuses(first), ())
+    variant, chunk = group[0], first.context.scenario.engine.chunk_tokens
     return Compared(variant.architecture, variant.where, variant.hypothetical, chunk, replace(result, seed=seed))
 
 
@@ -159,9 +152,11 @@ def _solved(
     deadline: float,
     progress: Progress | None,
     change: Callable[[Scenario], Scenario],
-) -> Compared | None:
-    """Cheapest plan over the places and chunk budgets of a group, None where none holds."""
+) -> tuple[Compared | None, Search]:
+    """Cheapest plan over the places and chunk budgets of a group, None where none holds; and the first search, in the
+    first place with the scenario's own chunk budget."""
     best, proven = less, True
+    first: Search | None = None
     for variant in group:
         for chunk in chunk_budgets(variant):
             if progress is not None:
@@ -169,6 +164,7 @@ def _solved(
             context = prepare(with_chunk(change(variant.scenario), chunk))
             limit = math.inf if best is None else best.usd_per_hour * (1 - GAP)
             search = cheapest(context, limit, deadline)
+            first = first or search
             proven = proven and search.complete
             if search.best is None:
                 continue
@@ -182,9 +178,10 @@ def _solved(
             result = feasible_result(context, search, search.best)
             priced = _priced(context.scenario, search.best)
             best = Compared(variant.architecture, variant.where, variant.hypothetical, chunk, result, priced, needs)
-    if best is None or proven:
-        return best
-    return replace(best, result=replace(best.result, status="unknown", bound=None, gap=None))
+    assert first is not None
+    if best is not None and not proven:
+        best = replace(best, result=replace(best.result, status="unknown", bound=None, gap=None))
+    return best, first
 
 
 def _priced(scenario: Scenario, found: Found) -> Priced:

@@ -6,7 +6,7 @@ import itertools
 import math
 from dataclasses import replace
 
-from pddplan.economics.cost import line_traffic_usd_per_hour, mean_load
+from pddplan.economics.cost import line_usd_per_hour
 from pddplan.errors import Excuse
 from pddplan.plan.choices import Choices, decode_choices, pace_of
 from pddplan.plan.options import PoolOption, site_pairs
@@ -92,12 +92,9 @@ def _simple_bound(context: Context, node: Node, instances: int) -> float:
     own = instances * node.prefill.usd_per_hour
     rent = max(total * min(pace.main_usd_per_token_s, relay), pace.main_usd_per_hour) + own - owned
     bill = max(rent, 0.0) + fixed_usd_per_hour(context, node.prefill)
-    if node.line is None:
-        return bill
     sent = least_sent(context) if node.use_filter else 1.0
     bytes_per_s = context.rate * context.demand.mean_delta(node.q[1]) * sent
-    traffic = line_traffic_usd_per_hour(node.line, bytes_per_s, mean_load(context.scenario))
-    return bill + node.line.port_usd_per_hour + traffic
+    return bill + line_usd_per_hour(context.scenario, node.line, bytes_per_s)
 
 
 def _choices(search: Search, source: str, target: str, same: bool) -> tuple[Choices, Choices]:

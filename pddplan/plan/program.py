@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pddplan.economics.cost import line_traffic_usd_per_hour, mean_load
+from pddplan.economics.cost import line_usd_per_hour
 from pddplan.plan.highs import minimise
-from pddplan.plan.prune import Point, Tuple, among, fixed_usd_per_hour, possible, relays_beyond, running_usd
+from pddplan.plan.prune import Point, Tuple, fixed_usd_per_hour, possible, refused, running_usd
 from pddplan.plan.relaxation import Bounds
 from pddplan.serve.context import Context
 from pddplan.spec.types import ChipOffer
@@ -81,16 +81,13 @@ def solve_program(
     mains = np.arange(n_main)
     relays = n_main + np.arange(n_relay)
     x = n_main + n_relay + np.arange(n_class)
-    if not _physics(context, level, bounds, rows, (mains, relays, x, y)):
-        return None
+    _physics(context, level, bounds, rows, (mains, relays, x, y))
     costs = np.zeros(total)
     costs[mains] = [c.instances * running_usd(c.option) for c in level.mains]
     costs[relays] = [c.instances * running_usd(c.option) for c in level.relays]
     constant = level.instances * running_usd(level.prefill)
     constant += _inventory(context, level, rows, offers, first_node, costs)
-    if level.line is not None:
-        constant += level.line.port_usd_per_hour
-        constant += line_traffic_usd_per_hour(level.line, bounds.bytes_per_s, mean_load(context.scenario))
+    constant += line_usd_per_hour(context.scenario, level.line, bounds.bytes_per_s)
     if math.isfinite(limit_usd_per_hour):
         used = np.flatnonzero(costs)
         rows.add((used.astype(float), costs[used]), -math.inf, limit_usd_per_hour - constant)
@@ -160,12 +157,10 @@ def _offers(level: Tuple) -> list[ChipOffer]:
 
 def _physics(
     context: Context, level: Tuple, bounds: Bounds, rows: _Rows, columns: tuple[Index, Index, Index, int]
-) -> bool:
-    """SLO quantiles, relay, main decode and memory rows; False where no choice of main decode is left."""
+) -> None:
+    """SLO quantiles, relay, main decode and memory rows."""
     mains, relays, x, y = columns
     classes, rate = bounds.classes, context.rate
-    if len(level.mains) == 0:
-        return False
     one = np.ones(mains.size)
     rows.add((mains, one), 1, 1)
     if relays.size:
@@ -194,7 +189,6 @@ def _physics(
     makes = np.minimum(level.relays.tokens, BIG_ROOM)
     rows.add((join([x, one_y, relays]), join([-share, np.ones(1), -makes])), -math.inf, 0)
     _main_rows(level, bounds, rows, (mains, x, one_y), share)
-    return True
 
 
 def _inventory(
@@ -230,29 +224,10 @@ def _inventory(
 
 
 def _cut_rows(level: Tuple, rows: _Rows, relays: Index) -> None:
-    """Refused plans: with the same options at least one count must be larger (below), or the plan differ (exact)."""
-    refused = [*((p, False) for p in level.cuts.below), *((p, True) for p in level.cuts.any_relay)]
-    for point, any_relay in refused:
-        if level.instances > point.prefill:
-            continue
-        main = point.main
-        entries = [
-            (k, 1.0) for k, c in enumerate(level.mains) if c.option is not main.option or c.instances > main.instances
-        ]
-        open_to = relays_beyond(level.relays, point, any_count=any_relay)
-        entries += [(int(r), 1.0) for r in relays[open_to]]
-        rows.add(entries, 1, math.inf)
-    for point in level.cuts.exact:
-        if level.instances != point.prefill or point.main not in level.mains:
-            continue
-        entries = [(level.mains.index(point.main), 1.0)]
-        if point.relay is None:
-            rows.add([*entries, *((int(r), -1.0) for r in relays)], -math.inf, 0)
-        elif point.relay in level.relays:
-            rows.add([*entries, (int(relays[level.relays.index(point.relay)]), 1.0)], -math.inf, 1)
-    for own, beside in level.cuts.pairs:
-        entries = [(int(k), 1.0) for k in np.flatnonzero(among(level.mains, own))]
-        if beside is None:
-            rows.add([*entries, *((int(r), -1.0) for r in relays)], -math.inf, 0)
-        else:
-            rows.add([*entries, *((int(r), 1.0) for r in relays[among(level.relays, beside)])], -math.inf, 1)
+    """Refused rectangles of pairs: with "no relay" in one, a side must lie outside; else only one may lie inside."""
+    mains = np.arange(len(level.mains))
+    for at_main, at_relay in refused(level):
+        without, others = bool(at_relay[0]), at_relay[1:]
+        columns = np.concatenate([mains[at_main != without], relays[others != without]])
+        low, high = (1.0, math.inf) if without else (-math.inf, 1.0)
+        rows.add((columns, np.ones(columns.size)), low, high)

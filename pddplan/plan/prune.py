@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pddplan.economics.cost import line_traffic_usd_per_hour, mean_load, remote_cache_usd_per_hour
+from pddplan.economics.cost import line_usd_per_hour, remote_cache_usd_per_hour
 from pddplan.plan.choices import Choices, DecodeChoice, Mask, nic_of
 from pddplan.plan.options import PoolOption
 from pddplan.plan.relaxation import Bounds
@@ -73,7 +73,7 @@ def possible(
     usd = np.concatenate([[0.0], level.relays.least_usd])
     pairs &= level.mains.least_usd[:, None] + usd[None, :] <= room * (1 + SLACK)
     pairs &= _belongs(context, level, bounds, q_high)[:, None]
-    for at_main, at_relay in _refused(level):
+    for at_main, at_relay in refused(level):
         pairs &= ~(at_main[:, None] & at_relay[None, :])
     if any(c.option.pinned for c in level.relays):
         pairs[:, 0] = False
@@ -164,30 +164,30 @@ def _belongs(context: Context, level: Tuple, bounds: Bounds, q_high: float) -> M
         return np.asarray(np.isinf(mains.running_bytes) | (mains.room_bytes - mains.running_bytes <= memory))
 
 
-def _refused(level: Tuple) -> list[tuple[Mask, Mask]]:
+def refused(level: Tuple) -> list[tuple[Mask, Mask]]:
     """Mains and relays (first: none) whose pairs a cut refuses."""
     found = []
     mains, relays = level.mains, level.relays
-    refused = [*((p, False) for p in level.cuts.below), *((p, True) for p in level.cuts.any_relay)]
-    for point, any_count in refused:
+    points = [*((p, False) for p in level.cuts.below), *((p, True) for p in level.cuts.any_relay)]
+    for point, any_count in points:
         if level.instances <= point.prefill:
             at_main = (mains.options == id(point.main.option)) & (mains.counts <= point.main.instances)
-            found.append((at_main, np.concatenate([[True], ~relays_beyond(relays, point, any_count=any_count)])))
+            found.append((at_main, np.concatenate([[True], ~_relays_beyond(relays, point, any_count=any_count)])))
     for point in level.cuts.exact:
         if level.instances == point.prefill:
             at_main = np.array([c == point.main for c in mains], dtype=bool)
             found.append((at_main, np.array([point.relay is None, *(c == point.relay for c in relays)], dtype=bool)))
     for own, beside in level.cuts.pairs:
-        found.append((among(mains, own), np.concatenate([[beside is None], among(relays, beside or frozenset())])))
+        found.append((_among(mains, own), np.concatenate([[beside is None], _among(relays, beside or frozenset())])))
     return found
 
 
-def among(choices: Choices, options: frozenset[int]) -> Mask:
+def _among(choices: Choices, options: frozenset[int]) -> Mask:
     """Choices of these options."""
     return np.isin(choices.options, list(options))
 
 
-def relays_beyond(relays: Choices, point: Point, *, any_count: bool) -> Mask:
+def _relays_beyond(relays: Choices, point: Point, *, any_count: bool) -> Mask:
     """Relay choices that a cut at ``point`` leaves open."""
     relay = point.relay
     if relay is None:
@@ -217,10 +217,8 @@ def least_beside(level: Tuple) -> float:
 
 def _beside_usd_per_hour(context: Context, level: Tuple, bounds: Bounds) -> float:
     """Least bill of everything but decode: prefill, the line with its traffic, what is fixed [USD/h]."""
-    total = least_beside(level) + fixed_usd_per_hour(context, level.prefill)
-    if level.line is not None:
-        total += line_traffic_usd_per_hour(level.line, bounds.bytes_per_s, mean_load(context.scenario))
-    return total
+    prefill = level.prefill.rent_usd_per_hour(level.instances) + fixed_usd_per_hour(context, level.prefill)
+    return prefill + line_usd_per_hour(context.scenario, level.line, bounds.bytes_per_s)
 
 
 def fixed_usd_per_hour(context: Context, prefill: PoolOption) -> float:

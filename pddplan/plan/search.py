@@ -158,10 +158,7 @@ def _split(search: Search, node: Node, point: Point, found: Found, bound: float)
     q = found.evaluation.decode_hit_rate / own if own > 0 else math.nan
     low, high = node.q
     if math.isfinite(q) and low < q < high - SPLIT_MARGIN:
-        return [
-            (replace(node, q=(low, q)), bound),
-            (replace(node, q=(q, high)), bound),
-        ]
+        return [(replace(node, q=part), bound) for part in ((low, q), (q, high))]
     point, found = _largest_refused(search, node, point, found)
     cuts = search.cuts.get(node.place, Cuts())
     if point.relay is not None and not found.evaluation.relay_limited:
@@ -171,10 +168,7 @@ def _split(search: Search, node: Node, point: Point, found: Found, bound: float)
     middle = (low + high) / 2
     if not math.isfinite(q) and high - low > 2 * SPLIT_MARGIN:
         # no equilibrium to split at: halve, so that either half's figures come closer to its plans
-        return [
-            (replace(node, q=(low, middle)), bound),
-            (replace(node, q=(middle, high)), bound),
-        ]
+        return [(replace(node, q=part), bound) for part in ((low, middle), (middle, high))]
     return [(node, bound)]
 
 

@@ -127,7 +127,6 @@ class RelayState:
     load: float
     eager: Array
     hold_s: Array
-    stay_s: float
 
     @cached_property
     def p_wait(self) -> float:
@@ -171,7 +170,6 @@ def relay_state(
         load=requests / max(allowed.total, 1e-9),
         eager=eager_tokens(n, reach, 0.0, tau),
         hold_s=hold,
-        stay_s=stay_s,
     )
 
 

@@ -7,6 +7,7 @@ import io
 import json
 import re
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -131,3 +132,11 @@ def test_check_agrees_with_solve(capsys: pytest.CaptureFixture[str]) -> None:
         plan = payload(name)
         assert verdict["status"] == plan["status"]
         assert verdict["usd_per_hour"] == (plan["cost"] or {}).get("usd_per_hour")
+
+
+def test_the_readme_shows_what_is_printed() -> None:
+    """All but the last line, which has the version and the scenario's hash."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    shown = readme.split("<!-- output:start -->\n```\n")[1].split("```\n<!-- output:end -->")[0]
+    _, out, _ = answer("agent_64k")
+    assert shown.splitlines()[:-1] == out.splitlines()[:-1]
