@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pddplan.serve.deployment import Deployment, LineChoice
-from pddplan.spec.types import ChipOffer, Role, Scenario, Site
+from pddplan.serve.deployment import LineChoice, Plan
+from pddplan.spec.types import ChipOffer, Scenario, Site
 from pddplan.units import SECONDS_PER_HOUR
 
 
@@ -15,14 +15,21 @@ from pddplan.units import SECONDS_PER_HOUR
 class Bill:
     """USD per hour; ``other`` holds power, cache tiers, spares, whole-node rounding and idle owned chips."""
 
-    roles: Mapping[Role, float]
-    line_ports: float
-    line_traffic: float
+    pools: tuple[float, ...]  # of each pool of the plan, in its order
+    lines: tuple[tuple[float, float], ...]  # ports and traffic of each line
     other: Mapping[str, float]
 
     @property
+    def line_ports(self) -> float:
+        return sum((ports for ports, _ in self.lines), 0.0)
+
+    @property
+    def line_traffic(self) -> float:
+        return sum((traffic for _, traffic in self.lines), 0.0)
+
+    @property
     def usd_per_hour(self) -> float:
-        return sum(self.roles.values()) + self.line_ports + self.line_traffic + sum(self.other.values())
+        return sum(self.pools) + self.line_ports + self.line_traffic + sum(self.other.values())
 
 
 def chips_paid(offer: ChipOffer, chips_used: int) -> int:
@@ -74,7 +81,7 @@ def mean_load(scenario: Scenario) -> float:
     return 1.0 if not load else sum(load) / len(load) / max(load)
 
 
-def chips_by_offer(scenario: Scenario, deployment: Deployment) -> dict[str, tuple[ChipOffer, Site, int]]:
+def chips_by_offer(scenario: Scenario, deployment: Plan) -> dict[str, tuple[ChipOffer, Site, int]]:
     """Chips that a deployment takes of each offer, spares included, by the offer's key."""
     used: dict[str, tuple[ChipOffer, Site, int]] = {}
     for pool in deployment.pools:
@@ -84,7 +91,7 @@ def chips_by_offer(scenario: Scenario, deployment: Deployment) -> dict[str, tupl
     return used
 
 
-def paid_by_chip(scenario: Scenario, deployment: Deployment) -> dict[str, float]:
+def paid_by_chip(scenario: Scenario, deployment: Plan) -> dict[str, float]:
     """Rent of a deployment by chip id [USD/h]: whole nodes, owned chips whether they are used or not."""
     used = chips_by_offer(scenario, deployment)
     paid: dict[str, float] = {}
@@ -96,13 +103,12 @@ def paid_by_chip(scenario: Scenario, deployment: Deployment) -> dict[str, float]
     return paid
 
 
-def bill(scenario: Scenario, deployment: Deployment, line_bytes_per_s: float) -> Bill:
-    """The hourly bill of a deployment; every entry additive, nothing counted twice."""
-    roles: dict[Role, float] = {}
+def bill(scenario: Scenario, deployment: Plan, line_bytes_per_s: Sequence[float]) -> Bill:
+    """The hourly bill of a deployment; every entry additive, nothing counted twice. ``line_bytes_per_s``: mean load of
+    each of its lines."""
     used = chips_by_offer(scenario, deployment)
     other = {"spares": 0.0, "power": 0.0, "cache": 0.0, "node_rounding": 0.0, "owned_idle": 0.0}
     for pool in deployment.pools:
-        roles[pool.role] = pool.chips * pool.offer.usd_per_hour
         spare = scenario.spares.get(pool.role, 0) * pool.service.chips_per_instance
         other["spares"] += spare * pool.offer.usd_per_hour
     for offer, site, chips in used.values():
@@ -117,8 +123,9 @@ def bill(scenario: Scenario, deployment: Deployment, line_bytes_per_s: float) ->
         for offer in site.offers:
             if offer.key not in used:
                 other["owned_idle"] += offer.owned_chips * offer.usd_per_hour
-    ports = deployment.line.port_usd_per_hour if deployment.line else 0.0
-    traffic = 0.0
-    if deployment.line is not None:
-        traffic = line_traffic_usd_per_hour(deployment.line, line_bytes_per_s, mean_load(scenario))
-    return Bill(roles, ports, traffic, other)
+    pools = tuple(pool.chips * pool.offer.usd_per_hour for pool in deployment.pools)
+    lines = tuple(
+        (line.port_usd_per_hour, line_traffic_usd_per_hour(line, load, mean_load(scenario)))
+        for line, load in zip(deployment.lines, line_bytes_per_s, strict=True)
+    )
+    return Bill(pools, lines, other)

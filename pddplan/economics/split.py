@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,8 +10,8 @@ import numpy as np
 
 from pddplan.economics.cost import Bill, mean_load
 from pddplan.serve.context import Context
-from pddplan.serve.deployment import Deployment
-from pddplan.serve.records import Evaluation
+from pddplan.serve.deployment import Plan, Pool, band_of
+from pddplan.serve.records import Evaluation, PoolLoad
 from pddplan.units import SECONDS_PER_HOUR
 
 KINDS = ("input", "cached_input", "output")
@@ -29,7 +30,7 @@ class Split:
         return self.usd_per_hour[kind] / tokens * 1e6 if tokens > 0 else 0.0
 
 
-def split_cost(context: Context, deployment: Deployment, evaluation: Evaluation, bill: Bill) -> Split:
+def split_cost(context: Context, deployment: Plan, evaluation: Evaluation, bill: Bill) -> Split:
     """Split a bill by time on the binding resource.
 
     Prefill: T(m, 0) pays uncached input, T(m, c) - T(m, 0) and the prefix fetch cached input. Decode pools: the KV
@@ -41,16 +42,13 @@ def split_cost(context: Context, deployment: Deployment, evaluation: Evaluation,
     atoms = context.demand.atoms
     parts = dict.fromkeys(KINDS, 0.0)
     cached = atoms.mean(atoms.cached) / atoms.mean(atoms.prompt)
-    for pool in deployment.pools:
-        usd = bill.roles[pool.role]
+    for pool, load, usd in zip(deployment.pools, evaluation.loads, bill.pools, strict=True):
         if pool.role == "prefill":
-            shares = _prefill_shares(context, deployment)
+            shares = _prefill_shares(context.band(*band_of(deployment, pool)), pool)
         elif pool.role == "aggregated":
-            shares = _aggregated_shares(context, deployment, evaluation, cached)
+            shares = _aggregated_shares(context, pool, load, cached)
         else:
-            load = evaluation.pools.get(pool.role)
-            batch = load.mean_batch if load is not None else 0.0
-            shares = _decode_shares(context, deployment, pool.role == "relay_decode", batch, cached)
+            shares = _decode_shares(context, pool, load.mean_batch, cached)
         for kind in KINDS:
             parts[kind] += usd * shares[kind]
     parts["input"] += bill.line_ports + bill.line_traffic
@@ -81,24 +79,19 @@ def _without_empty(parts: dict[str, float], tokens: Mapping[str, float]) -> dict
     return parts
 
 
-def _prefill_shares(context: Context, deployment: Deployment) -> dict[str, float]:
-    assert deployment.prefill is not None
-    atoms, service = context.demand.atoms, deployment.prefill.prefill
-    times = context.prefill_times(deployment.prefill)
+def _prefill_shares(context: Context, pool: Pool) -> dict[str, float]:
+    atoms, service = context.demand.atoms, pool.prefill
+    times = context.prefill_times(pool)
     whole = atoms.mean(times.shared + times.fetch)
     bare = atoms.mean(np.asarray(service.saturated_time_s(atoms.uncached, np.zeros_like(atoms.cached), atoms.weight)))
     input_share = min(bare / whole, 1.0)
     return {"input": input_share, "cached_input": 1.0 - input_share, "output": 0.0}
 
 
-def _decode_shares(
-    context: Context, deployment: Deployment, relay: bool, batch: float, cached: float
-) -> dict[str, float]:
-    pool = deployment.relay if relay else deployment.main
-    assert pool is not None
+def _decode_shares(context: Context, pool: Pool, batch: float, cached: float) -> dict[str, float]:
     atoms = context.demand.atoms
     held = atoms.mean(atoms.prompt) + atoms.mean(atoms.output) / 2
-    at = max(batch, 1e-6)
+    at = max(batch, 1e-6) if math.isfinite(batch) else 1e-6
     step = float(pool.decode.step_time_s(at, held))
     bare = float(pool.decode.step_time_s(at, 1.0))
     read = max(1.0 - bare / step, 0.0) if np.isfinite(step) and step > 0 else 0.0
@@ -106,13 +99,8 @@ def _decode_shares(
     return {"input": prompt * (1 - cached), "cached_input": prompt * cached, "output": 1.0 - prompt}
 
 
-def _aggregated_shares(
-    context: Context, deployment: Deployment, evaluation: Evaluation, cached: float
-) -> dict[str, float]:
+def _aggregated_shares(context: Context, pool: Pool, load: PoolLoad, cached: float) -> dict[str, float]:
     """Time in mixed steps beyond plain ones pays prefill, the rest decode."""
-    pool = deployment.aggregated
-    assert pool is not None
-    load = evaluation.pools["aggregated"]
     atoms, service = context.demand.atoms, pool.aggregated
     held = atoms.mean(atoms.prompt) + atoms.mean(atoms.output) / 2
     at = max(load.mean_batch, 1e-6)

@@ -9,17 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pddplan.errors import Excuse
+from pddplan.plan.network_words import network_words
 from pddplan.plan.options import line_options
 from pddplan.plan.records import Alternative, Architecture, Binding, CostSplit
 from pddplan.plan.result import architecture_of
 from pddplan.plan.state import Found, Search
 from pddplan.serve.context import Context
-from pddplan.serve.deployment import Deployment, LineChoice, Pool
+from pddplan.serve.deployment import LineChoice, Network, Plan, Pool, with_line, with_pool
 from pddplan.serve.evaluate import evaluate
 from pddplan.serve.records import Evaluation, SloValue
 from pddplan.serve.slo import constraint_name
 from pddplan.spec.catalogue import chip_assumptions
-from pddplan.spec.types import Assumption, SloLimit, Source
+from pddplan.spec.types import Assumption, Role, SloLimit, Source
 
 Array = NDArray[np.float64]
 
@@ -32,63 +33,55 @@ ROLE_WORDS = {
 }
 
 
-def bindings(context: Context, deployment: Deployment, evaluation: Evaluation) -> tuple[Binding, ...]:
-    """For each pool and the line: take one unit away; the row that then breaks is what binds it.
+def bindings(context: Context, deployment: Plan, evaluation: Evaluation) -> tuple[Binding, ...]:
+    """For each pool and line: take one unit away; the row that then breaks is what binds it.
 
     Slack is the room that row has in this plan, relative to its limit.
     """
     found: list[Binding] = []
     for pool in deployment.pools:
         found.append(_pool_binding(context, deployment, pool, evaluation))
-    if deployment.line is not None:
-        found.append(_line_binding(context, deployment, deployment.line, evaluation))
+    for line in deployment.lines:
+        found.append(_line_binding(context, deployment, line, evaluation))
     return tuple(found)
 
 
-def _pool_binding(context: Context, deployment: Deployment, pool: Pool, evaluation: Evaluation) -> Binding:
+def _pool_binding(context: Context, deployment: Plan, pool: Pool, evaluation: Evaluation) -> Binding:
     words = ROLE_WORDS[pool.role]
+    if sum(other.role == pool.role for other in deployment.pools) > 1:
+        words += f" on {pool.offer.chip.id} in {pool.site.name}"
     if pool.instances <= 1:
         if pool.role == "relay_decode":
-            less = evaluate(context, replace(deployment, relay=None), detail=False)
+            less = evaluate(context, with_pool(deployment, pool, None), detail=False)
             if not less.feasible:
                 row = _worst(less.excuses)
                 return Binding(f"{words}: without it {_phrase(row)}", _slack(evaluation, row), _fix(row, pool))
         alone = f"{words}: one instance, of {pool.chips} chip{'' if pool.chips == 1 else 's'}"
         return Binding(alone, 0.0, "A layout of fewer chips would cost less, if it holds.")
     fewer = replace(pool, instances=pool.instances - 1)
-    less = evaluate(context, _with_pool(deployment, fewer), detail=False)
+    less = evaluate(context, with_pool(deployment, pool, fewer), detail=False)
     if less.feasible:
         return Binding(f"{words}: pinned or in whole nodes", 0.0, "")
     row = _worst(less.excuses)
     return Binding(f"{words}: with one instance less {_phrase(row)}", _slack(evaluation, row), _fix(row, pool))
 
 
-def _line_binding(context: Context, deployment: Deployment, line: LineChoice, evaluation: Evaluation) -> Binding:
+def _line_binding(context: Context, deployment: Plan, line: LineChoice, evaluation: Evaluation) -> Binding:
     smaller = [
         o
         for o in line_options(context.scenario)
         if o.link is line.link and o.from_site == line.from_site and o.gbit_per_s < line.gbit_per_s
     ]
+    words = "line" if len(deployment.lines) == 1 else f"line {line.from_site} > {line.to_site}"
     if not smaller:
-        return Binding("line: the smallest on offer", _line_slack(evaluation), "")
+        return Binding(f"{words}: the smallest on offer", _line_slack(evaluation), "")
     next_down = max(smaller, key=lambda o: o.gbit_per_s)
-    less = evaluate(context, replace(deployment, line=next_down), detail=False)
+    less = evaluate(context, with_line(deployment, line, next_down), detail=False)
     if less.feasible:
-        return Binding("line: a smaller one holds but costs no less", _line_slack(evaluation), "")
+        return Binding(f"{words}: a smaller one holds but costs no less", _line_slack(evaluation), "")
     row = _worst(less.excuses)
     fix = "More streams a transfer, or a higher hit rate at main decode, would let a smaller line do."
-    return Binding(f"line: at {next_down.gbit_per_s:g} Gbit/s {_phrase(row)}", _slack(evaluation, row), fix)
-
-
-def _with_pool(deployment: Deployment, pool: Pool) -> Deployment:
-    """The deployment with this pool in its role's place."""
-    if pool.role == "prefill":
-        return replace(deployment, prefill=pool)
-    if pool.role == "relay_decode":
-        return replace(deployment, relay=pool)
-    if pool.role == "main_decode":
-        return replace(deployment, main=pool)
-    return replace(deployment, aggregated=pool)
+    return Binding(f"{words}: at {next_down.gbit_per_s:g} Gbit/s {_phrase(row)}", _slack(evaluation, row), fix)
 
 
 def _worst(excuses: Iterable[Excuse]) -> Excuse:
@@ -154,41 +147,47 @@ def alternatives(search: Search, best: Found) -> tuple[Alternative, ...]:
     found = {key: plan for key, plan in found.items() if not _only_larger(plan, best)}
     ranked = sorted(found.values(), key=lambda f: (f.usd_per_hour, str(_kind(f))))[:MAX_ALTERNATIVES]
     return tuple(
-        Alternative(plan.usd_per_hour, architecture_of(plan.deployment, plan.evaluation), _differs(plan, best))
+        Alternative(
+            plan.usd_per_hour,
+            architecture_of(plan.deployment, plan.evaluation),
+            differs_in_chips(plan.deployment, best.deployment),
+        )
         for plan in ranked
     )
 
 
 def _only_larger(plan: Found, best: Found) -> bool:
-    mine = {p.role: p for p in plan.deployment.pools}
-    theirs = {p.role: p for p in best.deployment.pools}
-    if mine.keys() != theirs.keys() or plan.deployment.line != best.deployment.line:
+    mine = {(p.role, p.offer.key): p.chips for p in plan.deployment.pools}
+    theirs = {(p.role, p.offer.key): p.chips for p in best.deployment.pools}
+    if mine.keys() != theirs.keys() or plan.deployment.lines != best.deployment.lines:
         return False
-    return all(p.offer.key == theirs[r].offer.key and p.chips >= theirs[r].chips for r, p in mine.items())
+    return all(chips >= theirs[key] for key, chips in mine.items())
 
 
 def _kind(plan: Found) -> tuple[object, ...]:
-    line = plan.deployment.line
     pools = tuple((p.role, p.site.name, p.offer.chip.id, p.chips) for p in plan.deployment.pools)
-    return (pools, line.gbit_per_s if line else None)
+    return (pools, tuple(line.gbit_per_s for line in plan.deployment.lines))
 
 
-def _differs(plan: Found, best: Found) -> str:
-    mine = {p.role: p for p in plan.deployment.pools}
-    theirs = {p.role: p for p in best.deployment.pools}
-    words = []
-    for role, pool in mine.items():
-        other = theirs.get(role)
-        if other is None or (pool.chips, pool.offer.chip.id) != (other.chips, other.offer.chip.id):
-            words.append(f"{ROLE_WORDS[role]} {pool.chips} {pool.offer.chip.id}")
+def differs_in_chips(plan: Plan, best: Plan) -> str:
+    """``prefill 32 a + 16 b, line 10 Gbit/s``: the roles and lines in which a plan isn't the best one."""
+    mine, theirs = _chips_by_role(plan), _chips_by_role(best)
+    words = [f"{ROLE_WORDS[role]} {chips}" for role, chips in mine.items() if chips != theirs.get(role)]
     words += [f"no {ROLE_WORDS[role]}" for role in theirs if role not in mine]
-    a, b = plan.deployment.line, best.deployment.line
-    if (a.gbit_per_s if a else None) != (b.gbit_per_s if b else None):
-        words.append(f"line {a.gbit_per_s:g} Gbit/s" if a else "no line")
+    a, b = ([line.gbit_per_s for line in p.lines] for p in (plan, best))
+    if a != b:
+        words.append(f"line {' + '.join(f'{rate:g}' for rate in a)} Gbit/s" if a else "no line")
     return ", ".join(words) or "layout"
 
 
-def assumptions(context: Context, deployment: Deployment) -> tuple[Assumption, ...]:
+def _chips_by_role(plan: Plan) -> dict[Role, str]:
+    found: dict[Role, list[str]] = {}
+    for pool in plan.pools:
+        found.setdefault(pool.role, []).append(f"{pool.chips} {pool.offer.chip.id}")
+    return {role: " + ".join(parts) for role, parts in found.items()}
+
+
+def assumptions(context: Context, deployment: Plan) -> tuple[Assumption, ...]:
     """The scenario's defaults, the chips' estimates and what the model itself assumes."""
     found = list(context.scenario.assumptions)
     for pool in deployment.pools:
@@ -221,7 +220,7 @@ def _quantiles(values: Array, weights: Array) -> list[float]:
 
 
 def recommendation(
-    context: Context, deployment: Deployment, evaluation: Evaluation, cost: CostSplit, architecture: Architecture
+    context: Context, deployment: Plan, evaluation: Evaluation, cost: CostSplit, architecture: Architecture
 ) -> str:
     """One sentence: what to do, what the line is of it, which first-token quantile is closest to its limit."""
     closest = _closest(evaluation.slo)
@@ -233,6 +232,8 @@ def recommendation(
             f"; {name} {closest.value_s * unit[0]:.3g} {unit[1]}, limit {closest.limit_s * unit[0]:.3g}"
             f" ({closest.stage.replace('_', ' ')})"
         )
+    if isinstance(deployment, Network):
+        return f"{network_words(context, deployment, evaluation)}{tail}."
     if architecture == "aggregated":
         return f"Don't split: one pool serves prefill and decode together at the least cost{tail}."
     if architecture == "pd_one_site":

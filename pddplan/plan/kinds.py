@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pddplan.perf.instance import Parallelism
-from pddplan.serve.deployment import Deployment, LineChoice
+from pddplan.serve.deployment import LineChoice, Plan
 from pddplan.spec.types import ChipOffer, Role, Site
 
 LineKind = tuple[str, str, str, int, int]  # link, from, to, tier, number of lines
@@ -42,7 +42,7 @@ def line_kind(line: LineChoice | None) -> LineKind | None:
     return None if line is None else (line.link.key, line.from_site, line.to_site, line.tier, line.lines)
 
 
-def kind_of(deployment: Deployment) -> Kind:
-    """A deployment's kind."""
+def kind_of(deployment: Plan) -> Kind:
+    """A deployment's kind; of a network, its pools and its first line."""
     pools = tuple(pool_kind(p.role, p.site, p.offer, p.service.parallelism) for p in deployment.pools)
-    return Kind(pools, line_kind(deployment.line), deployment.use_filter)
+    return Kind(pools, line_kind(next(iter(deployment.lines), None)), deployment.use_filter)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -29,6 +30,8 @@ class RolePlan:
     batch: int
     usd_per_hour: float
     utilization: Utilization
+    busy_share: float = math.nan  # prefill: rho; decode: mean occupancy over slots
+    request_share: float = 1.0  # of all requests; below 1 where several pools share a role
 
     @property
     def chips(self) -> int:

@@ -11,19 +11,30 @@ from pddplan.economics.split import Split, split_cost
 from pddplan.perf.utilization import Utilization
 from pddplan.plan.records import Architecture, CostSplit, LinkPlan, Revenue, RolePlan
 from pddplan.serve.context import Context
-from pddplan.serve.deployment import Deployment
+from pddplan.serve.deployment import Network, Plan, share_of
 from pddplan.serve.evaluate import evaluate
 from pddplan.serve.records import Evaluation, Routing
 from pddplan.units import GBIT_PER_S_IN_BYTES_PER_S
 
+MOST_PARTS_FIRST: tuple[Architecture, ...] = (
+    "pdd_filter",
+    "pdd",
+    "pd_cross_site_drc",
+    "pd_cross_site",
+    "pd_one_site",
+    "aggregated",
+)
 UNKNOWN = Utilization(math.nan, math.nan, math.nan, math.nan)
 HEADROOM_STEPS = 9  # bisection of the rate, at most
 HEADROOM_TOLERANCE = 0.005
 MOST_HEADROOM = 16.0  # times the planned rate
 
 
-def architecture_of(deployment: Deployment, evaluation: Evaluation) -> Architecture:
-    """Name of what stands there."""
+def architecture_of(deployment: Plan, evaluation: Evaluation) -> Architecture:
+    """Name of what stands there; of several ways beside each other, the one with most parts."""
+    if isinstance(deployment, Network):
+        names = {architecture_of(route.way, evaluation) for route in deployment.routes}
+        return min(names, key=MOST_PARTS_FIRST.index)
     if deployment.aggregated is not None:
         return "aggregated"
     if deployment.line is None:
@@ -33,11 +44,11 @@ def architecture_of(deployment: Deployment, evaluation: Evaluation) -> Architect
     return "pd_cross_site_drc" if deployment.decode_cache else "pd_cross_site"
 
 
-def role_plans(deployment: Deployment, evaluation: Evaluation, costs: Bill) -> tuple[RolePlan, ...]:
+def role_plans(deployment: Plan, evaluation: Evaluation, costs: Bill) -> tuple[RolePlan, ...]:
     """One entry per pool."""
     found = []
-    for pool in deployment.pools:
-        load = evaluation.pools.get(pool.role)
+    for i, (pool, usd) in enumerate(zip(deployment.pools, costs.pools, strict=True)):
+        load = evaluation.loads[i] if evaluation.loads else None
         parallelism = pool.service.parallelism
         batch = load.mean_batch if load is not None else math.nan
         found.append(
@@ -52,37 +63,35 @@ def role_plans(deployment: Deployment, evaluation: Evaluation, costs: Bill) -> t
                 dp=parallelism.dp,
                 ep=parallelism.ep,
                 batch=max(round(batch), 1) if math.isfinite(batch) else 0,
-                usd_per_hour=costs.roles[pool.role],
+                usd_per_hour=usd,
                 utilization=(load.utilization if load is not None else None) or UNKNOWN,
+                busy_share=load.busy_share if load is not None else math.nan,
+                request_share=share_of(deployment, pool),
             )
         )
     return tuple(found)
 
 
-def link_plans(deployment: Deployment, evaluation: Evaluation, costs: Bill) -> tuple[LinkPlan, ...]:
-    """The line that is bought, if any."""
-    line, load = deployment.line, evaluation.line
-    if line is None:
-        return ()
-    needed = load.needed_bytes_per_s if load is not None else math.nan
-    return (
+def link_plans(deployment: Plan, evaluation: Evaluation, costs: Bill) -> tuple[LinkPlan, ...]:
+    """The lines that are bought."""
+    return tuple(
         LinkPlan(
             from_site=line.from_site,
             to_site=line.to_site,
             lines=line.lines,
             gbit_per_s=line.gbit_per_s,
-            needed_gbit_per_s=needed / GBIT_PER_S_IN_BYTES_PER_S,
-            utilization=load.utilization if load is not None else math.nan,
-            usd_per_hour=costs.line_ports + costs.line_traffic,
-            usd_per_hour_traffic=costs.line_traffic,
-        ),
+            needed_gbit_per_s=load.needed_bytes_per_s / GBIT_PER_S_IN_BYTES_PER_S,
+            utilization=load.utilization,
+            usd_per_hour=ports + traffic,
+            usd_per_hour_traffic=traffic,
+        )
+        for line, load, (ports, traffic) in zip(deployment.lines, evaluation.lines, costs.lines, strict=True)
     )
 
 
-def cost_of(context: Context, deployment: Deployment, evaluation: Evaluation) -> tuple[Bill, CostSplit, Split]:
+def cost_of(context: Context, deployment: Plan, evaluation: Evaluation) -> tuple[Bill, CostSplit, Split]:
     """Bill and split of a plan."""
-    mean = evaluation.line.needed_bytes_per_s if evaluation.line is not None else 0.0
-    costs = bill(context.scenario, deployment, mean)
+    costs = bill(context.scenario, deployment, evaluation.line_bytes_per_s)
     split = split_cost(context, deployment, evaluation, costs)
     links = costs.line_ports + costs.line_traffic
     total = costs.usd_per_hour
@@ -91,7 +100,7 @@ def cost_of(context: Context, deployment: Deployment, evaluation: Evaluation) ->
         costs,
         CostSplit(
             usd_per_hour=total,
-            roles_usd_per_hour=sum(costs.roles.values()),
+            roles_usd_per_hour=sum(costs.pools),
             links_usd_per_hour=links,
             other_usd_per_hour=sum(costs.other.values()),
             link_share=links / total if total > 0 else 0.0,
@@ -116,7 +125,7 @@ def revenue_of(context: Context, tokens_per_hour: Mapping[str, float], usd_per_h
     return Revenue(total, earned["input"], earned["cached_input"], earned["output"], total - usd_per_hour)
 
 
-def headroom_rps(context: Context, deployment: Deployment, routing: Routing | None = None) -> float:
+def headroom_rps(context: Context, deployment: Plan, routing: Routing | None = None) -> float:
     """Rate at which this very plan breaks one of its rows, by bisection; at most 16 times the planned one [1/s].
 
     ``routing``: with the rule for the relay as it is; without, with the best rule for each rate.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pddplan.plan.explain import ROLE_WORDS
+from pddplan.plan.explain import ROLE_WORDS, differs_in_chips
 from pddplan.plan.kinds import Kind, kind_of
 from pddplan.plan.options import line_options
 from pddplan.plan.records import Alternative, PlanResult, RunnerUps
@@ -13,7 +13,7 @@ from pddplan.plan.result import architecture_of, cost_of, link_plans, role_plans
 from pddplan.plan.search import run
 from pddplan.plan.state import GAP, Found, Search
 from pddplan.serve.context import Context
-from pddplan.serve.deployment import Deployment, LineChoice, Pool
+from pddplan.serve.deployment import LineChoice, Network, Plan, Pool
 from pddplan.serve.evaluate import evaluate
 
 NEAR = 0.05  # of the best plan's cost: dearer ones are no runner-ups
@@ -101,7 +101,7 @@ def _idle_filter(found: Found) -> bool:
     return found.deployment.use_filter and found.evaluation.routing.filtered_share <= 0
 
 
-def _alternative(context: Context, runner_up: RunnerUp, best: Deployment) -> Alternative:
+def _alternative(context: Context, runner_up: RunnerUp, best: Plan) -> Alternative:
     deployment = runner_up.plan.deployment
     evaluation = evaluate(context, deployment, routing=runner_up.plan.evaluation.routing)
     costs, cost, _ = cost_of(context, deployment, evaluation)
@@ -118,8 +118,10 @@ def _alternative(context: Context, runner_up: RunnerUp, best: Deployment) -> Alt
 # ---------------------------------------------------------------- in words
 
 
-def differs(plan: Deployment, best: Deployment) -> str:
+def differs(plan: Plan, best: Plan) -> str:
     """What another kind of plan does differently: ``main decode tp8 instead of tp4, no line``."""
+    if isinstance(plan, Network) or isinstance(best, Network):
+        return differs_in_chips(plan, best)
     mine, theirs = {p.role: p for p in plan.pools}, {p.role: p for p in best.pools}
     words = [said for role, pool in mine.items() if (said := _pool_words(pool, theirs.get(role)))]
     words += [f"no {ROLE_WORDS[role].removeprefix('the ')}" for role in theirs if role not in mine]

@@ -13,7 +13,7 @@ from pddplan.plan.kinds import Kind, PoolKind, kind_of, line_kind, pool_kind
 from pddplan.plan.options import PoolOption, Shop
 from pddplan.plan.prune import Cuts, Pairs, Tuple
 from pddplan.serve.context import Context
-from pddplan.serve.deployment import Deployment, LineChoice
+from pddplan.serve.deployment import LineChoice, Network, Plan
 from pddplan.serve.evaluate import evaluate
 from pddplan.serve.records import Evaluation
 
@@ -24,7 +24,7 @@ GAP = 1e-3  # "proven" means the gap between bound and re-evaluated plan is at m
 class Found:
     """A plan with its evaluation (without detail) and bill."""
 
-    deployment: Deployment
+    deployment: Plan
     evaluation: Evaluation
     bill: Bill
 
@@ -68,15 +68,15 @@ class Search:
         """Whether nothing with this bound is worth a look; the gap counts against a plan, not against the budget."""
         return bound >= self.limit or (self.best is not None and bound >= self.best.usd_per_hour * (1 - GAP / 2))
 
-    def try_plan(self, deployment: Deployment) -> Found:
+    def try_plan(self, deployment: Plan) -> Found:
         """Evaluate a deployment, once, and keep it where it belongs."""
         key = _key(deployment)
         if key in self.seen:
             return self.seen[key]
         self.evaluations += 1
         evaluation = evaluate(self.context, deployment, detail=False)
-        mean = evaluation.line.needed_bytes_per_s if evaluation.line is not None else 0.0
-        found = Found(deployment, evaluation, bill(self.context.scenario, deployment, mean))
+        costs = bill(self.context.scenario, deployment, _bytes_on(deployment, evaluation))
+        found = Found(deployment, evaluation, costs)
         if not evaluation.feasible:
             self.refused.append(found)
         elif found.usd_per_hour <= self.budget_usd_per_hour * (1 + 1e-9):
@@ -97,7 +97,14 @@ class Search:
         return replace(cuts, pairs=self.excluded_pairs[node.place])
 
 
-def _key(deployment: Deployment) -> tuple[object, ...]:
+def _bytes_on(plan: Plan, evaluation: Evaluation) -> tuple[float, ...]:
+    """Mean load of each line, 0 where no stage came to an answer [B/s]."""
+    return evaluation.line_bytes_per_s or (0.0,) * len(plan.lines)
+
+
+def _key(deployment: Plan) -> tuple[object, ...]:
+    if isinstance(deployment, Network):
+        return tuple((_key(route.way), route.band, route.share) for route in deployment.routes)
     line = deployment.line
     where = None if line is None else (id(line.link), line.tier, line.lines, line.from_site)
     return (*((p.role, id(p.service), p.instances) for p in deployment.pools), where, deployment.use_filter)

@@ -48,8 +48,6 @@ def _too_wide(rows: list[list[str]], width: int) -> bool:
 
 
 def _role_row(view: View, role: RolePlan, chip: str) -> list[str]:
-    evaluation = view.result.evaluation
-    load = evaluation.pools.get(role.role) if evaluation else None
     key = offer_key(view.scenario, role.site, role.chip)
     return [
         words(role.role),
@@ -58,7 +56,7 @@ def _role_row(view: View, role: RolePlan, chip: str) -> list[str]:
         f"{role.instances:,} × {role.chips_per_instance} = {role.chips:,}",
         "measured" if is_measured(view.scenario, role) else parallelism(role),
         f"{role.batch:,}" if role.batch else UNKNOWN,
-        mark(percent(load.busy_share), view.weak_times) if load else UNKNOWN,
+        mark(percent(role.busy_share), view.weak_times) if math.isfinite(role.busy_share) else UNKNOWN,
         mark(money(role.usd_per_hour), is_weak(view.weak, f"{key}.usd_per_hour")),
     ]
 

@@ -12,7 +12,7 @@ from pddplan.errors import Excuse
 from pddplan.serve.context import Context
 from pddplan.serve.decode_stage import ADMISSION_EPSILON
 from pddplan.serve.deployment import Pool
-from pddplan.serve.latency import Mixture
+from pddplan.serve.latency import Blend, Mixture
 from pddplan.serve.main_decode import length_biased_context, occupancy_tail
 from pddplan.serve.metrics import Latencies
 from pddplan.serve.prefill_queue import prefill_waiting
@@ -72,9 +72,16 @@ def mixed_steps(context: Context, pool: Pool, rate: float) -> MixedSteps | Excus
 
 def evaluate_aggregated(context: Context, pool: Pool, rate: float, *, detail: bool) -> Evaluation:
     """An aggregated pool at ``rate``: TTFT = W + prefill in mixed steps + router, TPOT inflated by the chunks."""
+    return aggregated_answer(context, pool, rate, detail=detail)[0]
+
+
+def aggregated_answer(
+    context: Context, pool: Pool, rate: float, *, detail: bool
+) -> tuple[Evaluation, Latencies | None]:
+    """The evaluation and its latencies, None where the pool has no steady state."""
     steady = mixed_steps(context, pool, rate)
     if isinstance(steady, Excuse):
-        return _failed((steady,))
+        return _failed((steady,)), None
     demand, atoms, service = context.demand, context.demand.atoms, pool.aggregated
     chunk = float(service.chunk_tokens)
     full = np.floor(atoms.uncached / chunk)
@@ -86,7 +93,7 @@ def evaluate_aggregated(context: Context, pool: Pool, rate: float, *, detail: bo
     shared = step * atoms.uncached / chunk
     law = _waiting(context, shared, rate, pool.instances * service.parallelism.dp)
     if isinstance(law, Excuse):
-        return _failed((law,))
+        return _failed((law,)), None
     mixtures = _latencies(context, law, prefill, steady)
     excuses = excuses_of_slo(context, mixtures, True)
     excuses += _loads(context, pool, steady, float(demand.kv_at(np.asarray(steady.context))))
@@ -100,10 +107,10 @@ def evaluate_aggregated(context: Context, pool: Pool, rate: float, *, detail: bo
         steady.tpot_s,
         service.utilization(max(steady.batch, 1e-6), steady.context, steady.mixed_share * chunk),
     )
-    return Evaluation(
+    evaluation = Evaluation(
         slo=slo_values(context, mixtures, True) if detail else (),
-        pools={"aggregated": load},
-        line=None,
+        loads=(load,),
+        lines=(),
         routing=Routing(1.0, 0.0, 0.0, 0.0, None),
         prefill_hit_rate=atoms.hit_rate,
         decode_hit_rate=atoms.hit_rate,
@@ -111,6 +118,7 @@ def evaluate_aggregated(context: Context, pool: Pool, rate: float, *, detail: bo
         excuses=tuple(excuses),
         within_slo_share=mixtures.within,
     )
+    return evaluation, mixtures
 
 
 def _waiting(context: Context, time: Array, rate: float, servers: int) -> WaitingLaw | Excuse:
@@ -147,10 +155,11 @@ def _latencies(context: Context, law: WaitingLaw, prefill: Array, steady: MixedS
     pause = Mixture(one, one * steady.mixed_s, None, {"main_decode": one * steady.mixed_s})
     limit = max((s.limit_s for s in context.limits("ttft")), default=float("inf"))
     in_time = steady.tpot_s <= context.tpot_limit_s()
-    made: dict[Metric, Mixture] = {"ttft": ttft, "tpot": tpot, "pause": pause, "e2e": e2e}
-    return Latencies({}, lambda: (1.0 - ttft.share_above(limit)) * in_time, made)
+    made: dict[Metric, Mixture | Blend] = {"ttft": ttft, "tpot": tpot, "pause": pause, "e2e": e2e}
+    paced = float(atoms.weight[later > 0].sum())
+    return Latencies({}, lambda: (1.0 - ttft.share_above(limit)) * in_time, made, lambda: paced)
 
 
 def _failed(excuses: tuple[Excuse, ...]) -> Evaluation:
     nan = math.nan
-    return Evaluation((), {}, None, Routing(1.0, 0.0, 0.0, 0.0, None), nan, nan, 0.0, excuses, 0.0)
+    return Evaluation((), (), (), Routing(1.0, 0.0, 0.0, 0.0, None), nan, nan, 0.0, excuses, 0.0)

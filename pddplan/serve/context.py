@@ -43,11 +43,25 @@ class Context:
     extends: dict[int, tuple[ExtendCost, ExtendCost]] = field(default_factory=dict)
     typical: dict[int, tuple[float, float]] = field(default_factory=dict)  # batch of a decode pool and its step [s]
     keep: list[object] = field(default_factory=list)  # services whose id() keys the caches stay alive
+    bands: dict[tuple[float, float], Context] = field(default_factory=dict)  # by ``band``
 
     def at_rate(self, request_rate_per_s: float) -> Context:
         """The same traffic at another rate; the caches stay, none of them depends on the planned rate."""
         workload = replace(self.scenario.workload, request_rate_per_s=request_rate_per_s)
         return replace(self, scenario=replace(self.scenario, workload=workload))
+
+    def band(self, low: float, high: float) -> Context:
+        """The requests between two quantiles of their uncached tokens alone; the rate is still that of all.
+
+        What depends on decode services only is shared: steps and extend passes at the contexts of the whole traffic.
+        """
+        if (low, high) == (0.0, 1.0):
+            return self
+        if (low, high) not in self.bands:
+            demand = self.demand.band(low, high)
+            size = demand.atoms.mean(demand.kv_session)
+            self.bands[low, high] = replace(self, demand=demand, kv_session_mean=size, times={}, stages={}, bands={})
+        return self.bands[low, high]
 
     def residence_s(self, idle_bytes: float, rate: float) -> float:
         """Residence that idle room buys at a rate: rate E[KV] E[min(gap, T)] = M, read off a fine table [s]."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -53,6 +53,19 @@ def main_load(demand: Demand, line: LineState, ways: Routed | None, relay: Relay
         (ways.mass * np.maximum(relay.hold_s - ways.exposed, 0.0)).sum(axis=1) @ demand.kv_prompt[ways.atom]
     )
     return MainLoad(tokens, moment / tokens if tokens > 0 else atoms.mean(atoms.prompt), share, under_way)
+
+
+def mixed_load(loads: Sequence[MainLoad], shares: Sequence[float]) -> MainLoad:
+    """What a request of several routes brings, ``shares`` of the requests taking each: contexts weigh by tokens."""
+    parts = list(zip(loads, shares, strict=True))
+    tokens = sum(share * load.tokens for load, share in parts)
+    moment = sum(share * load.tokens * load.context for load, share in parts)
+    return MainLoad(
+        tokens=tokens,
+        context=moment / tokens if tokens > 0 else loads[0].context,
+        share=sum(share * load.share for load, share in parts),
+        under_way_bytes=sum(share * load.under_way_bytes for load, share in parts),
+    )
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -14,6 +14,8 @@ from pddplan.serve.traffic import Atoms, build_atoms
 from pddplan.spec.types import Workload
 
 Array = NDArray[np.float64]
+
+EDGE = 1e-12  # share of the requests below which an atom isn't in a band
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,25 @@ class Demand:
         """Mean bytes to send when main decode holds the prefix of a share ``held_share`` of the requests."""
         held, cold = self._mean_delta
         return held_share * held + (1.0 - held_share) * cold
+
+    def band(self, low: float, high: float) -> Demand:
+        """The requests between two quantiles of the order by uncached tokens; an atom on an edge is split."""
+        order = np.argsort(self.atoms.uncached, kind="stable")
+        above = np.cumsum(self.atoms.weight[order])
+        above /= above[-1]
+        below = np.concatenate([[0.0], above[:-1]])
+        inside = np.maximum(np.minimum(above, high) - np.maximum(below, low), 0.0)
+        kept = np.sort(order[inside > EDGE])
+        weight = np.empty(self.atoms.weight.size)
+        weight[order] = inside
+        weight = weight[kept] / weight[kept].sum()
+        atoms = replace(
+            self.atoms,
+            weight=weight,
+            **{name: getattr(self.atoms, name)[kept] for name in ("prompt", "cached", "output")},
+        )
+        arrays = ("kv_prompt", "kv_prefix", "kv_session", "kv_last_layer", "delta_held", "delta_cold")
+        return replace(self, atoms=atoms, **{name: getattr(self, name)[kept] for name in arrays})
 
     @property
     def layers(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from pddplan.errors import Excuse
 from pddplan.serve.context import Context
-from pddplan.serve.decode_stage import ADMISSION_EPSILON, MainState, main_load, main_state
+from pddplan.serve.decode_stage import ADMISSION_EPSILON, MainState, main_load, main_state, mixed_load
 from pddplan.serve.deployment import Deployment, Pool
 from pddplan.serve.line_stage import LineState, Transfer, line_state
 from pddplan.serve.prefill_stage import PrefillStage
@@ -75,10 +76,25 @@ def tier_bytes(pool: Pool) -> float:
     return 0.0 if cache is None else cache.host_bytes_per_chip * pool.chips + cache.remote_bytes
 
 
-def flow_at(case: Case, held_share: float, threshold_s: float, stay_s: float = 0.0) -> Flow | Excuse:
-    """All stages when main decode holds a share ``held_share`` of the prefixes; Excuse where a stage has no answer."""
-    context, deployment = case.context, case.deployment
-    routes = _routes(case, held_share, threshold_s)
+@dataclass(frozen=True)
+class Lane:
+    """A case up to main decode's door: the line, who starts on the relay, the relay, the hand-over."""
+
+    case: Case
+    line: LineState
+    ways: Routed | None
+    relay: RelayState | None
+    handover: HandOver | None
+    saved_bytes: float
+    owed_bytes: float
+
+
+def lane_at(
+    case: Case, held_share: float, threshold_s: float, stay_s: float = 0.0, others_bytes_per_s: float = 0.0
+) -> Lane | Excuse:
+    """What comes before main decode when it holds a share ``held_share`` of the prefixes; ``others_bytes_per_s`` is
+    what other routes send over the same line."""
+    routes = _routes(case, held_share, threshold_s, others_bytes_per_s)
     if isinstance(routes, Excuse):
         return routes
     line, ways, saved, owed = routes
@@ -86,21 +102,51 @@ def flow_at(case: Case, held_share: float, threshold_s: float, stay_s: float = 0
     handed: HandOver | None = None
     if ways is not None:
         relay, handed = _relay(case, ways, stay_s)
-    state = _main(case, line, ways, relay, handed)
+    return Lane(case, line, ways, relay, handed, saved, owed)
+
+
+def flow_at(case: Case, held_share: float, threshold_s: float, stay_s: float = 0.0) -> Flow | Excuse:
+    """All stages when main decode holds a share ``held_share`` of the prefixes; Excuse where a stage has no answer."""
+    lane = lane_at(case, held_share, threshold_s, stay_s)
+    if isinstance(lane, Excuse):
+        return lane
+    flows = joined((lane,), held_share, threshold_s, stay_s)
+    return flows if isinstance(flows, Excuse) else flows[0]
+
+
+def joined(lanes: Sequence[Lane], held_share: float, threshold_s: float, stay_s: float) -> tuple[Flow, ...] | Excuse:
+    """The flows of all lanes that end at one main decode pool, which serves them together."""
+    state = _main(lanes)
     if isinstance(state, Excuse):
         return state
+    context, deployment = lanes[0].case.context, lanes[0].case.deployment
     fixed = pinned_share(context, deployment)
-    following = fixed if fixed is not None else _hit_share(context, state.residence_s, ways, relay)
-    return Flow(held_share, following, line, ways, relay, handed, state, threshold_s, stay_s, saved, owed)
+    following = fixed if fixed is not None else _hit_share(state.residence_s, lanes)
+    return tuple(
+        Flow(
+            held_share,
+            following,
+            lane.line,
+            lane.ways,
+            lane.relay,
+            lane.handover,
+            state,
+            threshold_s,
+            stay_s,
+            lane.saved_bytes,
+            lane.owed_bytes,
+        )
+        for lane in lanes
+    )
 
 
 def _routes(
-    case: Case, held_share: float, threshold_s: float
+    case: Case, held_share: float, threshold_s: float, others_bytes_per_s: float = 0.0
 ) -> tuple[LineState, Routed | None, float, float] | Excuse:
     """The line, who starts on the relay, and the filter's saved and owed bytes per request."""
     context, deployment, stage, move, rate = case.context, case.deployment, case.stage, case.move, case.rate
     demand = context.demand
-    line = line_state(demand, move, stage, rate, held_share)
+    line = line_state(demand, move, stage, rate, held_share, others_bytes_per_s=others_bytes_per_s)
     if line.rho >= 1.0:
         return Excuse("line_utilization", line.rho, 1.0, "", "line")
     saved, owed = 0.0, 0.0
@@ -111,7 +157,8 @@ def _routes(
         if deployment.use_filter and on_relay.any():
             filtered, saved, owed = _filter(context, deployment.relay, move, line, np.where(on_relay, line.weight, 0.0))
             # what is owed comes back with a later turn, so the line carries all but the saved bytes
-            line = line_state(demand, move, stage, rate, held_share, 1.0 - saved / max(line.bytes_per_request, 1e-9))
+            sent = 1.0 - saved / max(line.bytes_per_request, 1e-9)
+            line = line_state(demand, move, stage, rate, held_share, sent, others_bytes_per_s)
         ways = routed(line, on_relay, filtered) if on_relay.any() else None
     return line, ways, saved, owed
 
@@ -172,48 +219,55 @@ def _relay(case: Case, ways: Routed, stay_s: float) -> tuple[RelayState, HandOve
     )
 
 
-def _main(
-    case: Case, line: LineState, ways: Routed | None, relay: RelayState | None, handed: HandOver | None
-) -> MainState | Excuse:
-    """Main decode with what the relay leaves it, and the extend passes of the hand-overs."""
-    context, main, rate = case.context, case.deployment.main, case.rate
+def _main(lanes: Sequence[Lane]) -> MainState | Excuse:
+    """Main decode with what the relays leave it, and the extend passes of the hand-overs."""
+    first = lanes[0].case
+    context, main = first.context, first.deployment.main
     assert main is not None
-    demand = context.demand
-    passes, handovers = 0.0, 0.0
-    if ways is not None and handed is not None:
-        share = float(ways.relayed.sum())
-        handovers = rate * share
-        if share > 0:
-            passes = float(np.einsum("r,rp,p->", ways.relayed, handed.passes_s, line.probability)) / share
+    passes_s, handovers = 0.0, 0.0  # per second
+    for lane in lanes:
+        if lane.ways is not None and lane.handover is not None:
+            rate = lane.case.rate
+            handovers += rate * float(lane.ways.relayed.sum())
+            passes_s += rate * float(
+                np.einsum("r,rp,p->", lane.ways.relayed, lane.handover.passes_s, lane.line.probability)
+            )
+    rate = sum(lane.case.rate for lane in lanes)
+    turns = sum(lane.case.rate * lane.case.context.kv_session_mean for lane in lanes) / context.kv_session_mean
+    loads = [main_load(lane.case.context.demand, lane.line, lane.ways, lane.relay) for lane in lanes]
     return main_state(
-        demand,
+        context.demand,
         main,
         context.step_surface(main),
-        main_load(demand, line, ways, relay),
+        loads[0] if len(loads) == 1 else mixed_load(loads, [lane.case.rate / rate for lane in lanes]),
         rate,
-        passes,
+        passes_s / handovers if handovers > 0 else 0.0,
         handovers,
-        tier_bytes(main) if case.deployment.decode_cache else 0.0,
+        tier_bytes(main) if first.deployment.decode_cache else 0.0,
         context.tpot_limit_s(),
         context.pooled_slots,
-        lambda idle: context.residence_s(idle, rate),
+        lambda idle: context.residence_s(idle, turns),
     )
 
 
-def _hit_share(context: Context, residence_s: float, ways: Routed | None, relay: RelayState | None) -> float:
+def _hit_share(residence_s: float, lanes: Sequence[Lane]) -> float:
     """``q' = P(gap <= T)(1 - lag)``: held if it wasn't evicted and had arrived.
 
     A turn whose last token comes from main decode has its KV there by then, so only a relayed turn that ends before
     its transfer lags, by T_exp - n tau: lag = sum w P(gap < max(T_exp - n tau, 0)).
     """
-    share = held_share(residence_s, context.gap)
-    if ways is None or relay is None:
-        return share
-    after = ways.exposed - context.demand.atoms.output[ways.atom][:, None] * relay.tau_s
-    late = after > 0
-    if not late.any():
-        return share
-    return share * (1.0 - float(ways.mass[late] @ gap_cdf(after[late], context.gap)))
+    gap = lanes[0].case.context.gap
+    share = held_share(residence_s, gap)
+    lag, rate = 0.0, sum(lane.case.rate for lane in lanes)
+    for lane in lanes:
+        if lane.ways is None or lane.relay is None:
+            continue
+        output = lane.case.context.demand.atoms.output[lane.ways.atom]
+        after = lane.ways.exposed - output[:, None] * lane.relay.tau_s
+        late = after > 0
+        if late.any():
+            lag += lane.case.rate / rate * float(lane.ways.mass[late] @ gap_cdf(after[late], gap))
+    return share * (1.0 - lag)
 
 
 def equilibrium(case: Case, threshold_s: float, start: float = 1.0, stay_s: float = 0.0) -> Flow | Excuse:

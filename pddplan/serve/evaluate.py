@@ -5,28 +5,35 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import numpy as np
-
 from pddplan.errors import Excuse
 from pddplan.serve.aggregated import evaluate_aggregated
 from pddplan.serve.context import Context
-from pddplan.serve.decode_stage import ADMISSION_EPSILON
-from pddplan.serve.deployment import Deployment
+from pddplan.serve.deployment import Network, Plan
 from pddplan.serve.equilibrium import Case, Flow, equilibrium, longest_stay, loop_gain, pinned_share
-from pddplan.serve.line_stage import LineState, Transfer, line_state, transfer
+from pddplan.serve.line_stage import LineState, line_state, transfer
+from pddplan.serve.loads import (
+    line_excuses,
+    line_load,
+    main_decode_load,
+    main_excuses,
+    prefill_excuses,
+    prefill_load,
+    relay_excuses,
+    relay_load,
+    routing_of,
+)
 from pddplan.serve.metrics import latencies, rows
-from pddplan.serve.prefill_stage import PrefillStage
-from pddplan.serve.records import Evaluation, LineLoad, PoolLoad, Routing
+from pddplan.serve.network import evaluate_network
+from pddplan.serve.records import Evaluation, PoolLoad, Routing
 from pddplan.serve.relay_rule import Answer, best_threshold, default_threshold_s, thresholds
 from pddplan.serve.slo import excuses_of_slo, slo_values
-from pddplan.spec.types import Role
 
 START_MARGIN = 2e-3  # above the hit share of the first threshold, where the search for those of the others starts
 
 
 def evaluate(
     context: Context,
-    deployment: Deployment,
+    deployment: Plan,
     rate: float | None = None,
     *,
     detail: bool = True,
@@ -41,6 +48,8 @@ def evaluate(
     the rule for the relay that this evaluation found, instead of looking for one.
     """
     at = context.rate if rate is None else rate
+    if isinstance(deployment, Network):
+        return evaluate_network(context, deployment, at, detail=detail, routing=routing)
     if deployment.aggregated is not None:
         return evaluate_aggregated(context, deployment.aggregated, at, detail=detail)
     assert deployment.prefill is not None and deployment.main is not None
@@ -90,7 +99,7 @@ def _longer(case: Case, threshold_s: float, near: float, plain: Answer) -> Answe
 
 def _failed(excuses: tuple[Excuse, ...]) -> Evaluation:
     routing = Routing(0.0, 0.0, 0.0, 0.0, None)
-    return Evaluation((), {}, None, routing, math.nan, math.nan, math.nan, excuses, 0.0)
+    return Evaluation((), (), (), routing, math.nan, math.nan, math.nan, excuses, 0.0)
 
 
 def _at_threshold(case: Case, threshold_s: float, start: float = 1.0, stay_s: float = 0.0) -> Answer:
@@ -99,7 +108,7 @@ def _at_threshold(case: Case, threshold_s: float, start: float = 1.0, stay_s: fl
     flow = equilibrium(case, threshold_s, start, stay_s)
     if isinstance(flow, Excuse):
         return Answer(_failed((flow,)))
-    excuses = _loads(context, case.deployment, case.stage, flow, case.rate)
+    excuses = _load_rows(case, flow)
     table = rows(context, case.deployment, case.stage, case.move, flow)
     mixtures = latencies(context, case.stage, flow, table, context.scenario.engine.router_delay_s)
     excuses += excuses_of_slo(context, mixtures, math.isfinite(flow.main.occupancy.tpot_s))
@@ -112,9 +121,9 @@ def _at_threshold(case: Case, threshold_s: float, start: float = 1.0, stay_s: fl
         excuses += _unstable(gain)
     evaluation = Evaluation(
         slo=(),
-        pools={},
-        line=_line_load(flow, case.move, case.rate),
-        routing=_routing(context, flow),
+        loads=(),
+        lines=() if math.isinf(case.move.capacity) else (line_load([(case, flow)]),),
+        routing=routing_of(context, flow),
         prefill_hit_rate=context.demand.atoms.hit_rate,
         decode_hit_rate=context.demand.atoms.hit_rate * flow.held_share,
         loop_gain=gain,
@@ -141,7 +150,7 @@ def _completed(case: Case, answer: Answer) -> Evaluation:
     return replace(
         base,
         slo=slo_values(case.context, mixtures, math.isfinite(flow.main.occupancy.tpot_s)),
-        pools=_pools(case.context, case.deployment, case.stage, flow),
+        loads=_pool_loads(case, flow),
         loop_gain=gain,
         excuses=excuses,
         within_slo_share=mixtures.within,
@@ -149,103 +158,17 @@ def _completed(case: Case, answer: Answer) -> Evaluation:
     )
 
 
-def _loads(context: Context, deployment: Deployment, stage: PrefillStage, flow: Flow, rate: float) -> list[Excuse]:
-    """Rows that aren't latencies: memory, slots, line, caps."""
-    found: list[Excuse] = []
-    demand = context.demand
-    if flow.line.rho > context.cap_line * (1 + 1e-9):
-        found.append(Excuse("line_utilization", flow.line.rho, context.cap_line, "", "line"))
-    pool = deployment.prefill
-    assert pool is not None
-    held = rate * float(demand.atoms.weight @ (stage.time_s * demand.kv_prompt))
-    held += rate * float(((flow.line.weight * np.maximum(flow.line.predicted, 0.0)) @ demand.kv_prompt).sum())
-    room = pool.prefill.kv_pool_bytes * pool.instances
-    if held > room:
-        found.append(Excuse("prefill_kv_memory", held, room, "bytes", "prefill"))
-    found += _main_loads(context, deployment, flow)
-    relay, cap = flow.relay, context.cap("relay_decode")
-    if relay is not None:
-        if relay.p_wait > ADMISSION_EPSILON:
-            found.append(Excuse("relay_slots", relay.p_wait, ADMISSION_EPSILON, relay.slots.bound, "relay_decode"))
-        if relay.load > cap:
-            found.append(Excuse("relay_utilization", relay.load, cap, "", "relay_decode"))
-    return found
+def _load_rows(case: Case, flow: Flow) -> list[Excuse]:
+    """Rows that aren't latencies."""
+    prefill, main = case.deployment.prefill, case.deployment.main
+    assert prefill is not None and main is not None
+    found = line_excuses(case, flow) + prefill_excuses(prefill, [(case, flow)])
+    return found + main_excuses(case.context, main, flow.main) + relay_excuses(case, flow)
 
 
-def _main_loads(context: Context, deployment: Deployment, flow: Flow) -> list[Excuse]:
-    """Rows of main decode: memory, slots, cap."""
-    found: list[Excuse] = []
-    main, pool, cap = flow.main, deployment.main, context.cap("main_decode")
-    assert pool is not None
-    held, room = main.running_bytes + main.under_way_bytes, pool.decode.kv_pool_bytes * pool.instances
-    if held > room:
-        found.append(Excuse("main_decode_kv_memory", held, room, "bytes", "main_decode"))
-    if main.busy_share > cap:
-        found.append(Excuse("main_decode_utilization", main.busy_share, cap, "", "main_decode"))
-    if math.isfinite(main.occupancy.tpot_s):
-        if main.p_overflow > ADMISSION_EPSILON:
-            over = main.p_overflow
-            found.append(Excuse("main_decode_slots", over, ADMISSION_EPSILON, main.slots.bound, "main_decode"))
-        load = main.occupancy.requests / max(main.slots.total, 1e-9)
-        if load > cap:
-            found.append(Excuse("main_decode_utilization", load, cap, "", "main_decode"))
-    return found
-
-
-def _line_load(flow: Flow, move: Transfer, rate: float) -> LineLoad | None:
-    if math.isinf(move.capacity):
-        return None
-    mean = rate * flow.line.bytes_per_request
-    return LineLoad(mean, move.capacity, flow.line.rho, flow.line.bytes_per_request)
-
-
-def _routing(context: Context, flow: Flow) -> Routing:
-    ways, relay = flow.ways, flow.relay
-    relayed = filtered = tokens = 0.0
-    if ways is not None and relay is not None:
-        relayed, filtered = float(ways.relayed.sum()), float(ways.filtered.sum())
-        tokens = float(np.einsum("r,rp,p->", ways.relayed, relay.eager, flow.line.probability))
-        tokens += float(ways.filtered @ context.demand.atoms.output[ways.atom])
-    sent = max(flow.line.bytes_per_request + flow.saved_bytes, 1e-9)
-    threshold = flow.threshold_s if math.isfinite(flow.threshold_s) else None
-    return Routing(
-        direct_share=max(1.0 - relayed - filtered, 0.0),
-        relay_share=relayed,
-        filtered_share=filtered,
-        relay_token_share=tokens / context.demand.mean_output,
-        threshold_s=threshold,
-        stay_s=flow.stay_s if relay is not None else 0.0,
-        saved_bytes_share=flow.saved_bytes / sent,
-        owed_bytes_share=flow.owed_bytes / sent,
-    )
-
-
-def _pools(context: Context, deployment: Deployment, stage: PrefillStage, flow: Flow) -> dict[Role, PoolLoad]:
-    atoms, main = context.demand.atoms, flow.main
-    assert deployment.prefill is not None and deployment.main is not None
-    loads: dict[Role, PoolLoad] = {
-        "prefill": PoolLoad(
-            "prefill",
-            stage.rho,
-            stage.busy_servers / deployment.prefill.instances,
-            atoms.mean(stage.time_s),
-            deployment.prefill.prefill.utilization(atoms.uncached, atoms.cached, min(stage.rho, 1.0)),
-        ),
-        "main_decode": PoolLoad(
-            "main_decode",
-            main.busy_share or main.occupancy.requests / max(main.slots.total, 1e-9),
-            main.occupancy.batch if math.isfinite(main.occupancy.tpot_s) else math.nan,
-            main.occupancy.tpot_s,
-            deployment.main.decode.utilization(max(main.occupancy.batch, 1e-6), main.context),
-        ),
-    }
-    if deployment.relay is not None and flow.relay is not None:
-        batch = flow.relay.requests / deployment.relay.instances
-        loads["relay_decode"] = PoolLoad(
-            "relay_decode",
-            flow.relay.load,
-            batch,
-            flow.relay.tau_s,
-            deployment.relay.decode.utilization(max(batch, 1e-6), flow.relay.context, min(batch, 1.0)),
-        )
-    return loads
+def _pool_loads(case: Case, flow: Flow) -> tuple[PoolLoad, ...]:
+    """Load of each pool, in the plan's order."""
+    prefill, relay, main = case.deployment.prefill, case.deployment.relay, case.deployment.main
+    assert prefill is not None and main is not None
+    relays = () if relay is None else (relay_load(relay, flow),)
+    return (prefill_load(prefill, [case]), *relays, main_decode_load(main, flow.main))

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+BLEND_TOLERANCE = 1e-9
+
 
 @dataclass(frozen=True)
 class Mixture:
@@ -106,19 +108,61 @@ class Mixture:
 
         A request counts by its probability to end within 10 % of t; ties go to the earlier stage.
         """
-        width = 0.1 * t_s + 1e-9
-        if self.survival is None:
-            near = self.weight * (np.abs(self.constant - t_s) <= width)
-        else:
-            near = self.weight * np.maximum(self._late(t_s - width) - self._late(t_s + width), 0.0)
+        near = self.near(t_s)
         if near.sum() <= 0:
             near = self.weight * (np.abs(self.constant - t_s) == np.abs(self.constant - t_s).min())
+        shares = self.addends(near, t_s)
+        return max(shares, key=lambda stage: shares[stage])
+
+    def near(self, t_s: float) -> Array:
+        """Weight of each request by its probability to end within 10 % of t."""
+        width = 0.1 * t_s + 1e-9
+        if self.survival is None:
+            return self.weight * (np.abs(self.constant - t_s) <= width)
+        return self.weight * np.maximum(self._late(t_s - width) - self._late(t_s + width), 0.0)
+
+    def addends(self, near: Array, t_s: float) -> dict[str, float]:
+        """Sum of each stage's addend over the requests, which count ``near`` each; waiting is what t leaves [s]."""
         shares = {self.wait_stage: float(near @ np.maximum(t_s - self.constant, 0.0)) if self.survival else 0.0}
         for stage, part in self.parts.items():
             shares[stage] = shares.get(stage, 0.0) + float(near @ part)
-        return max(shares, key=lambda stage: shares[stage])
+        return shares
 
     def _late(self, t_s: float) -> Array:
         """P(latency > t) of each request."""
         gap = t_s - self.constant
         return np.where(gap < 0, 1.0, self.survival(np.maximum(gap, 0.0)) if self.survival is not None else 0.0)
+
+
+@dataclass(frozen=True)
+class Blend:
+    """A latency over several groups of requests, each with a law of its own: ``parts`` (share of requests, mixture)."""
+
+    parts: tuple[tuple[float, Mixture], ...]
+
+    def share_above(self, t_s: float) -> float:
+        """P(latency > t) = sum of share x P(latency > t) of the groups, over the sum of the shares."""
+        total = sum(share for share, _ in self.parts)
+        return sum(share * group.share_above(t_s) / float(group.weight.sum()) for share, group in self.parts) / total
+
+    def quantile(self, q: float) -> float:
+        """Smallest t with P(latency <= t) >= q [s], to 1e-9 relative: it lies between the groups' own quantiles, and is
+        bisected for, as jumps of one group may stand anywhere."""
+        own = [group.quantile(q) for share, group in self.parts if share > 0]
+        low, high = min(own), max(own)
+        while high - low > BLEND_TOLERANCE * high:
+            middle = 0.5 * (low + high)
+            low, high = (low, middle) if self.share_above(middle) <= 1.0 - q + 1e-12 else (middle, high)
+        return high
+
+    def owner(self, t_s: float) -> str:
+        """Stage with the largest mean addend among all requests whose latency lies around t."""
+        shares: dict[str, float] = {}
+        for share, group in self.parts:
+            near = group.near(t_s) * share
+            for stage, addend in group.addends(near, t_s).items():
+                shares[stage] = shares.get(stage, 0.0) + addend
+        if max(shares.values()) <= 0:
+            closest = min(self.parts, key=lambda part: float(np.abs(part[1].constant - t_s).min()))
+            return closest[1].owner(t_s)
+        return max(shares, key=lambda stage: shares[stage])

@@ -40,7 +40,7 @@ class Transfer:
     exposure: Exposure  # exposed time by factor, (2, atoms, 1)
     kind_bytes: Array  # (2,) mean bytes of a held and of a cold request
     kind_ceiling: Array  # (2,) ceiling that stands for the flows of a kind
-    states: dict[tuple[float, float, float], LineState] = field(default_factory=dict, repr=False, compare=False)
+    states: dict[tuple[float, float, float, float], LineState] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -121,16 +121,18 @@ def line_state(
     rate: float,
     held_share: float,
     sent: float = 1.0,
+    others_bytes_per_s: float = 0.0,
 ) -> LineState:
     """The line when main decode holds the prefix of a share ``held_share`` of the requests.
 
-    ``sent`` is the share of the bytes that is sent at all, the same for all (1 without the filter). rho >= 1 gives
-    infinite times: the caller refuses it. The first few states of a transfer are kept: every relay threshold starts
-    from the same ones.
+    ``sent`` is the share of the bytes that is sent at all, the same for all (1 without the filter);
+    ``others_bytes_per_s`` what other routes send over the same line: its load counts, their flows' ceilings are taken
+    as these. rho >= 1 gives infinite times: the caller refuses it. The first few states of a transfer are kept: every
+    relay threshold starts from the same ones.
     """
-    key = (rate, held_share, sent)
+    key = (rate, held_share, sent, others_bytes_per_s)
     if key not in move.states:
-        state = _line_state(demand, move, stage, rate, held_share, sent)
+        state = _line_state(demand, move, stage, rate, held_share, sent, others_bytes_per_s)
         if len(move.states) >= STATES_KEPT:
             return state
         move.states[key] = state
@@ -138,14 +140,20 @@ def line_state(
 
 
 def _line_state(
-    demand: Demand, move: Transfer, stage: PrefillStage, rate: float, held_share: float, sent: float
+    demand: Demand,
+    move: Transfer,
+    stage: PrefillStage,
+    rate: float,
+    held_share: float,
+    sent: float,
+    others_bytes_per_s: float,
 ) -> LineState:
     share = np.array([held_share, 1.0 - held_share])
     bytes_per_request = sent * float(share @ move.kind_bytes)
     rho, mean = 0.0, 1.0
     factors = probability = np.ones(1)
     if np.isfinite(move.capacity):
-        rho = rate * bytes_per_request / move.capacity
+        rho = (rate * bytes_per_request + others_bytes_per_s) / move.capacity
         # the byte-weighted harmonic mean over the kinds of their own is that over all flows
         ceiling = line_law.mean_ceiling_bytes_per_s(share, move.kind_bytes, move.kind_ceiling)
         m = move.capacity / float(ceiling)

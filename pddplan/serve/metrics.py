@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pddplan.serve.context import Context
 from pddplan.serve.deployment import Deployment
 from pddplan.serve.equilibrium import Flow, fetch_share
-from pddplan.serve.latency import Mixture
+from pddplan.serve.latency import Blend, Mixture
 from pddplan.serve.line_stage import Transfer
 from pddplan.serve.main_decode import size_biased_occupancy
 from pddplan.serve.prefill_stage import PrefillStage
@@ -113,11 +113,12 @@ class Latencies:
     TPOT and pause come without waiting, TTFT and E2E with prefill's.
     """
 
-    makers: Mapping[Metric, Callable[[], Mixture]]
+    makers: Mapping[Metric, Callable[[], Mixture | Blend]]
     share_within: Callable[[], float]  # P(TTFT and TPOT within their limits)
-    made: dict[Metric, Mixture] = field(default_factory=dict)
+    made: dict[Metric, Mixture | Blend] = field(default_factory=dict)
+    paced_share: Callable[[], float] = lambda: 1.0  # of the requests: those of two tokens or more, which have a TPOT
 
-    def of(self, metric: Metric) -> Mixture:
+    def of(self, metric: Metric) -> Mixture | Blend:
         if metric not in self.made:
             self.made[metric] = self.makers[metric]()
         return self.made[metric]
@@ -135,13 +136,37 @@ def latencies(context: Context, stage: PrefillStage, flow: Flow, table: Rows, ro
     pause included, requests of one token excluded. Pause is the longest gap between two tokens.
     """
     way = _Way(context, stage, flow, table, router_s)
-    makers: dict[Metric, Callable[[], Mixture]] = {
+    makers: dict[Metric, Callable[[], Mixture | Blend]] = {
         "ttft": way.ttft,
         "tpot": lambda: _tpot(way),
         "pause": lambda: _pause(way),
         "e2e": way.e2e,
     }
-    return Latencies(makers, lambda: _within(way))
+    return Latencies(makers, lambda: _within(way), paced_share=way.paced_share)
+
+
+def blended(parts: Sequence[tuple[float, Latencies]]) -> Latencies:
+    """All four metrics over groups of requests, by (share of the requests, their latencies)."""
+
+    def maker(metric: Metric) -> Callable[[], Blend]:
+        def made() -> Blend:
+            groups = []
+            for share, own in parts:
+                mixture, mass = own.of(metric), share * (own.paced_share() if metric == "tpot" else 1.0)
+                if isinstance(mixture, Mixture) and mass > 0:
+                    groups.append((mass, mixture))
+            return Blend(tuple(groups))
+
+        return made
+
+    total = sum(share for share, _ in parts)
+    makers: dict[Metric, Callable[[], Mixture | Blend]] = {
+        "ttft": maker("ttft"),
+        "tpot": maker("tpot"),
+        "pause": maker("pause"),
+        "e2e": maker("e2e"),
+    }
+    return Latencies(makers, lambda: sum(share * own.within for share, own in parts) / total)
 
 
 @dataclass(frozen=True)
@@ -205,6 +230,10 @@ class _Way:
     @cached_property
     def paces(self) -> _Paces:
         return _tpot_kinds(self)
+
+    def paced_share(self) -> float:
+        """Share of the requests that have two tokens or more."""
+        return float(self.table.weight[self.table.later > 0].sum() / self.table.weight.sum())
 
     def ttft(self) -> Mixture:
         """Relayed rows differ by pair only, so their points are one row."""

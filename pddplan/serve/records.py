@@ -61,8 +61,8 @@ class Evaluation:
     """A plan under the full model. Feasible iff ``excuses`` is empty."""
 
     slo: tuple[SloValue, ...]  # limits first, in the scenario's order, then reported ones
-    pools: Mapping[Role, PoolLoad]
-    line: LineLoad | None
+    loads: tuple[PoolLoad, ...]  # of each pool of the plan, in its order
+    lines: tuple[LineLoad, ...]  # of each line
     routing: Routing
     prefill_hit_rate: float
     decode_hit_rate: float
@@ -76,3 +76,18 @@ class Evaluation:
     @property
     def feasible(self) -> bool:
         return not self.excuses
+
+    @property
+    def pools(self) -> Mapping[Role, PoolLoad]:
+        """Load of the first pool of each role."""
+        return {load.role: load for load in reversed(self.loads)}
+
+    @property
+    def line(self) -> LineLoad | None:
+        """The first line."""
+        return self.lines[0] if self.lines else None
+
+    @property
+    def line_bytes_per_s(self) -> tuple[float, ...]:
+        """Mean bytes on each line [B/s]."""
+        return tuple(line.needed_bytes_per_s for line in self.lines)

@@ -57,9 +57,8 @@ def test_owned_chips_are_paid_anyway_and_rented_ones_in_whole_nodes() -> None:
 def test_every_part_of_the_bill_by_hand() -> None:
     context, plan = deployment()
     bytes_per_s = 1e8
-    costs = bill(context.scenario, plan, bytes_per_s)
-    assert costs.roles["prefill"] == pytest.approx(6 * 2.0)
-    assert costs.roles["main_decode"] == pytest.approx(5 * 1.0)
+    costs = bill(context.scenario, plan, (bytes_per_s,))
+    assert costs.pools == pytest.approx((6 * 2.0, 5 * 1.0))  # prefill, main decode
     assert costs.other["spares"] == pytest.approx(2 * 1.0)
     # 6 chips used, 4 owned: 2 rented, billed as one node of 8
     assert costs.other["node_rounding"] == pytest.approx(6 * 2.0)
@@ -72,7 +71,7 @@ def test_every_part_of_the_bill_by_hand() -> None:
     assert mean_load(context.scenario) == pytest.approx(2 / 3)
     assert costs.line_traffic == pytest.approx(0.1 * 3600 * 0.02 * 2 / 3)
     assert costs.usd_per_hour == pytest.approx(
-        sum(costs.roles.values()) + sum(costs.other.values()) + costs.line_ports + costs.line_traffic
+        sum(costs.pools) + sum(costs.other.values()) + costs.line_ports + costs.line_traffic
     )
 
 
@@ -85,5 +84,5 @@ def test_the_burst_is_billed_above_the_commitment_of_all_lines() -> None:
 
 def test_an_unused_offer_still_costs_its_owned_chips() -> None:
     context, plan = deployment()
-    empty = bill(context.scenario, Deployment(main=plan.main, line=None), 0.0)
+    empty = bill(context.scenario, Deployment(main=plan.main, line=None), ())
     assert empty.other["owned_idle"] == pytest.approx(4 * 2.0)

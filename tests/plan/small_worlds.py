@@ -256,7 +256,7 @@ def every_plan(context: Context) -> list[Plan]:
     """All integer plans within the inventory, cheapest first by what stands there (chips, ports, caches)."""
     by_role = {role: options(context, role) for role in ROLES}
     plans = [
-        Plan(bill(context.scenario, d, 0.0).usd_per_hour, d)
+        Plan(bill(context.scenario, d, (0.0,) * len(d.lines)).usd_per_hour, d)
         for d in _deployments(context, by_role)
         if _in_stock(context.scenario, d)
     ]
@@ -343,4 +343,4 @@ def _kind(role: Role, offer: Any, service: Any) -> tuple[object, ...]:
 
 def cost_of(scenario: Scenario, deployment: Deployment, seen: Evaluation) -> float:
     """The bill with the bytes that this evaluation puts on the line [USD/h]."""
-    return bill(scenario, deployment, seen.line.needed_bytes_per_s if seen.line is not None else 0.0).usd_per_hour
+    return bill(scenario, deployment, seen.line_bytes_per_s or (0.0,) * len(deployment.lines)).usd_per_hour

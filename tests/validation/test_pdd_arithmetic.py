@@ -68,7 +68,7 @@ def bills(premium: float, line: float = 0.0) -> tuple[Bill, Bill]:
         main=Pool("main_decode", far, far.offers[0], service, PDD_B),
         line=LineChoice(given.links[0], 0, 1, "home", "far"),
     )
-    return bill(given, one, 0.0), bill(given, two, 1e9)
+    return bill(given, one, ()), bill(given, two, (1e9,))
 
 
 @pytest.mark.parametrize("premium", TABLE)
@@ -91,7 +91,7 @@ def test_benefit_over_cost(premium: float) -> None:
     assert two.usd_per_hour / one.usd_per_hour == pytest.approx(stated, abs=1e-3)
     assert GOODPUT_GAIN / (two.usd_per_hour / one.usd_per_hour) == pytest.approx(bcr, abs=1e-3)
     assert two.line_ports == pytest.approx(line, rel=1e-12)
-    assert two.usd_per_hour == pytest.approx(sum(two.roles.values()) + line, rel=1e-12)
+    assert two.usd_per_hour == pytest.approx(sum(two.pools) + line, rel=1e-12)
 
 
 def test_benefit_is_not_cost_per_token() -> None:
