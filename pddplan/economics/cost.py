@@ -91,6 +91,20 @@ def chips_by_offer(scenario: Scenario, deployment: Plan) -> dict[str, tuple[Chip
     return used
 
 
+def within_offers(scenario: Scenario, deployment: Plan) -> bool:
+    """Whether a plan's chips are within every offer, and their power within every site's."""
+    watts: dict[str, float] = {}
+    for offer, site, chips in chips_by_offer(scenario, deployment).values():
+        if chips > offer.max_chips:
+            return False
+        if site.power is not None and site.power.max_watts is not None:
+            own = chips * (offer.chip.all_in_watts or 0.0) * site.power.pue
+            watts[site.name] = watts.get(site.name, 0.0) + own
+            if watts[site.name] > site.power.max_watts * (1 + 1e-9):
+                return False
+    return True
+
+
 def paid_by_chip(scenario: Scenario, deployment: Plan) -> dict[str, float]:
     """Rent of a deployment by chip id [USD/h]: whole nodes, owned chips whether they are used or not."""
     used = chips_by_offer(scenario, deployment)

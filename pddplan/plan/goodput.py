@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pddplan.plan.network_search import most_by_program
 from pddplan.plan.options import Shop, build_shop
 from pddplan.plan.records import PlanResult
 from pddplan.plan.result import headroom_rps
@@ -24,10 +25,12 @@ MOST_FACTOR = 1e6
 
 @dataclass
 class Bracket:
-    """Largest rate with a plan and smallest without one [1/s]."""
+    """Largest rate with a plan and smallest at which none was found [1/s]; ``none`` is the smallest for which it is
+    proven that there is none."""
 
     low: float = 0.0
     high: float = math.inf
+    none: float = math.inf
     last: Search | None = None
 
     @property
@@ -69,7 +72,10 @@ def solve_goodput(context: Context, deadline: float, progress: Progress | None, 
     result = feasible_result(at, final, final.best)
     if top is not None:
         result = with_runner_ups(result, final, top - 1)
-    bound = bracket.high if math.isfinite(bracket.high) else bracket.low
+    bound = bracket.none
+    if bracket.none > bracket.high:  # several pools in a role were tried, and none was found
+        bound = min(bound, most_by_program(context, shop, budget, bracket.high))
+    bound = bound if math.isfinite(bound) else bracket.low
     return replace(
         result,
         status="feasible" if bracket.closed else "unknown",
@@ -93,6 +99,8 @@ def _try_rate(context: Context, shop: Shop, budget: float, deadline: float, rate
         bracket.low = max(bracket.low, min(reached, bracket.high * (1 - GAP / 4)))
     elif search.complete:
         bracket.high = min(bracket.high, rate)
+        if not search.open:
+            bracket.none = min(bracket.none, rate)
         bracket.last = bracket.last or search
 
 

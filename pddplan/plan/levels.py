@@ -28,7 +28,7 @@ def roots(search: Search) -> list[tuple[Node, float]]:
     forecast = context.scenario.workload.output_forecast is not None
     for source, target in site_pairs(context.scenario):
         same = source.name == target.name
-        mains, relays = _choices(search, source.name, target.name, same)
+        mains, relays = choices_of(search, source.name, target.name, same)
         if not mains:
             continue
         pace = pace_of(context, mains, relays)
@@ -97,7 +97,7 @@ def _simple_bound(context: Context, node: Node, instances: int) -> float:
     return bill + line_usd_per_hour(context.scenario, node.line, bytes_per_s)
 
 
-def _choices(search: Search, source: str, target: str, same: bool) -> tuple[Choices, Choices]:
+def choices_of(search: Search, source: str, target: str, same: bool) -> tuple[Choices, Choices]:
     key = f"{source}>{target}"
     if key not in search.choices:
         context, shop = search.context, search.shop

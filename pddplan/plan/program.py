@@ -37,7 +37,7 @@ class Relaxed:
     point: Point
 
 
-class _Rows:
+class Rows:
     """Collects rows ``low <= a x <= high``, dense: a program has a few hundred variables and tens of rows."""
 
     def __init__(self, variables: int) -> None:
@@ -77,7 +77,7 @@ def solve_program(
     y = n_main + n_relay + n_class
     first_node = y + 1
     total = first_node + len(offers)
-    rows = _Rows(total)
+    rows = Rows(total)
     mains = np.arange(n_main)
     relays = n_main + np.arange(n_relay)
     x = n_main + n_relay + np.arange(n_class)
@@ -110,7 +110,7 @@ def solve_program(
     return Relaxed(bound + constant, Point(level.instances, level.mains[int(np.argmax(values[mains]))], relay))
 
 
-def _main_rows(level: Tuple, bounds: Bounds, rows: _Rows, columns: tuple[Index, Index, Index], share: Array) -> None:
+def _main_rows(level: Tuple, bounds: Bounds, rows: Rows, columns: tuple[Index, Index, Index], share: Array) -> None:
     """Tokens of main decode, less what hand-overs take, per option; and its idle memory.
 
     A hand-over of e tokens takes its instance at least t0 + e/v, and what is handed over is what the relay makes, less
@@ -156,7 +156,7 @@ def _offers(level: Tuple) -> list[ChipOffer]:
 
 
 def _physics(
-    context: Context, level: Tuple, bounds: Bounds, rows: _Rows, columns: tuple[Index, Index, Index, int]
+    context: Context, level: Tuple, bounds: Bounds, rows: Rows, columns: tuple[Index, Index, Index, int]
 ) -> None:
     """SLO quantiles, relay, main decode and memory rows."""
     mains, relays, x, y = columns
@@ -192,7 +192,7 @@ def _physics(
 
 
 def _inventory(
-    context: Context, level: Tuple, rows: _Rows, offers: list[ChipOffer], first_node: int, costs: Array
+    context: Context, level: Tuple, rows: Rows, offers: list[ChipOffer], first_node: int, costs: Array
 ) -> float:
     """Chips, whole nodes, power; sets the node costs and returns the constant part of the bill [USD/h]."""
     spares = context.scenario.spares
@@ -223,7 +223,7 @@ def _inventory(
     return fixed_usd_per_hour(context, level.prefill)
 
 
-def _cut_rows(level: Tuple, rows: _Rows, relays: Index) -> None:
+def _cut_rows(level: Tuple, rows: Rows, relays: Index) -> None:
     """Refused rectangles of pairs: with "no relay" in one, a side must lie outside; else only one may lie inside."""
     mains = np.arange(len(level.mains))
     for at_main, at_relay in refused(level):

@@ -32,6 +32,7 @@ class RolePlan:
     utilization: Utilization
     busy_share: float = math.nan  # prefill: rho; decode: mean occupancy over slots
     request_share: float = 1.0  # of all requests; below 1 where several pools share a role
+    uncached_tokens: tuple[float, float] = (0.0, math.inf)  # of the requests that a prefill pool gets
 
     @property
     def chips(self) -> int:

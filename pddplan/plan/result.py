@@ -9,9 +9,10 @@ from pddplan.economics.cost import Bill, bill
 from pddplan.economics.revenue import revenue_usd_per_hour
 from pddplan.economics.split import Split, split_cost
 from pddplan.perf.utilization import Utilization
+from pddplan.plan.network_words import edge_tokens
 from pddplan.plan.records import Architecture, CostSplit, LinkPlan, Revenue, RolePlan
 from pddplan.serve.context import Context
-from pddplan.serve.deployment import Network, Plan, share_of
+from pddplan.serve.deployment import Network, Plan, Pool, band_of, share_of
 from pddplan.serve.evaluate import evaluate
 from pddplan.serve.records import Evaluation, Routing
 from pddplan.units import GBIT_PER_S_IN_BYTES_PER_S
@@ -44,7 +45,7 @@ def architecture_of(deployment: Plan, evaluation: Evaluation) -> Architecture:
     return "pd_cross_site_drc" if deployment.decode_cache else "pd_cross_site"
 
 
-def role_plans(deployment: Plan, evaluation: Evaluation, costs: Bill) -> tuple[RolePlan, ...]:
+def role_plans(context: Context, deployment: Plan, evaluation: Evaluation, costs: Bill) -> tuple[RolePlan, ...]:
     """One entry per pool."""
     found = []
     for i, (pool, usd) in enumerate(zip(deployment.pools, costs.pools, strict=True)):
@@ -67,9 +68,19 @@ def role_plans(deployment: Plan, evaluation: Evaluation, costs: Bill) -> tuple[R
                 utilization=(load.utilization if load is not None else None) or UNKNOWN,
                 busy_share=load.busy_share if load is not None else math.nan,
                 request_share=share_of(deployment, pool),
+                uncached_tokens=_uncached(context, deployment, pool),
             )
         )
     return tuple(found)
+
+
+def _uncached(context: Context, plan: Plan, pool: Pool) -> tuple[float, float]:
+    """Uncached tokens between which the requests of a prefill pool lie, 0 to inf for all."""
+    low, high = band_of(plan, pool) if pool.role == "prefill" else (0.0, 1.0)
+    return (
+        edge_tokens(context, low) if low > 0.0 else 0.0,
+        edge_tokens(context, high) if high < 1.0 else math.inf,
+    )
 
 
 def link_plans(deployment: Plan, evaluation: Evaluation, costs: Bill) -> tuple[LinkPlan, ...]:

@@ -13,7 +13,7 @@ import math
 import time
 from dataclasses import replace
 
-from pddplan.economics.cost import chips_by_offer
+from pddplan.economics.cost import within_offers
 from pddplan.errors import Excuse
 from pddplan.plan.levels import levels_of, roots, sibling_of
 from pddplan.plan.program import solve_program
@@ -135,7 +135,9 @@ def _largest_refused(search: Search, node: Node, point: Point, found: Found) -> 
         dearer = found.usd_per_hour + (count - point.main.instances) * price
         if count not in counts or count <= refused[0].main.instances or dearer >= search.limit:
             return refused
-        if not _fits(search.context, _deployment(search.context, node, replace(point, main=counts[count]))):
+        if not within_offers(
+            search.context.scenario, _deployment(search.context, node, replace(point, main=counts[count]))
+        ):
             return refused
         attempt = tried(count)
         if attempt[1].evaluation.feasible:
@@ -182,9 +184,3 @@ def _deployment(context: Context, node: Node, point: Point) -> Deployment:
         decode_cache=context.scenario.engine.decode_prefix_sharing,
         use_filter=node.use_filter and relay is not None,
     )
-
-
-def _fits(context: Context, deployment: Deployment) -> bool:
-    """Whether the plan's chips are within every offer."""
-    used = chips_by_offer(context.scenario, deployment)
-    return all(chips <= offer.max_chips for offer, _, chips in used.values())

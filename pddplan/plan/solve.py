@@ -12,6 +12,7 @@ from pddplan.plan.aggregated import search_aggregated
 from pddplan.plan.explain import alternatives, assumptions, bindings, recommendation
 from pddplan.plan.goodput import solve_goodput
 from pddplan.plan.infeasible import explain_infeasible
+from pddplan.plan.network_search import all_pinned, mixable, search_networks
 from pddplan.plan.options import Shop, build_shop
 from pddplan.plan.records import PlanResult, Status
 from pddplan.plan.result import (
@@ -25,6 +26,7 @@ from pddplan.plan.result import (
 from pddplan.plan.runner_ups import with_runner_ups
 from pddplan.plan.search import run
 from pddplan.plan.state import GAP, Found, Search
+from pddplan.plan.variants import unlimited
 from pddplan.serve.context import Context, build_context
 from pddplan.serve.evaluate import evaluate
 from pddplan.spec.catalogue import catalogue_date, link_defaults
@@ -81,16 +83,33 @@ def cheapest(
     shop: Shop | None = None,
     first_only: bool = False,
 ) -> Search:
-    """Search of one scenario over all architectures that roles, chips and lines permit.
+    """Search of one scenario over all architectures that roles, chips and lines permit: one pool per role, and several
+    where the chips on offer run out.
 
     ``first_only`` ends it at the first plan that holds. ``shop`` of an earlier search of the same offers
     is used as is.
     """
     shop = shop or build_shop(context)
     search = Search(context, shop, budget_usd_per_hour, deadline, progress, first_only)
+    if all_pinned(shop):
+        search_networks(search)
+        return search
     search_aggregated(search)
     run(search)
+    if mixable(shop) and not (first_only and search.best is not None) and _chips_run_out(search):
+        search_networks(search)
     return search
+
+
+def _chips_run_out(search: Search) -> bool:
+    """Whether a plan of one pool per role would be cheaper, or be there at all, if chips and power had no limit. Else
+    no second chip or site is called for."""
+    lifted = replace(search.context, scenario=unlimited(search.context.scenario))
+    budget = min(search.budget_usd_per_hour, search.best.usd_per_hour * (1 - GAP) if search.best else math.inf)
+    free = Search(lifted, build_shop(lifted), budget, search.deadline, search.progress, first_only=True)
+    search_aggregated(free)
+    run(free)
+    return free.best is not None
 
 
 def feasible_result(context: Context, search: Search, best: Found) -> PlanResult:
@@ -99,7 +118,7 @@ def feasible_result(context: Context, search: Search, best: Found) -> PlanResult
     costs, cost, split = cost_of(context, best.deployment, evaluation)
     gap = max(cost.usd_per_hour - search.bound, 0.0) / cost.usd_per_hour if cost.usd_per_hour > 0 else 0.0
     status: Status = "feasible" if search.complete or gap <= GAP else "unknown"
-    roles = role_plans(best.deployment, evaluation, costs)
+    roles = role_plans(context, best.deployment, evaluation, costs)
     links = link_plans(best.deployment, evaluation, costs)
     rate = context.rate
     architecture = architecture_of(best.deployment, evaluation)

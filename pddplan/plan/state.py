@@ -47,6 +47,7 @@ class Search:
     bound: float = math.inf
     closed: float = math.inf  # least bound of a node given up because its plan came within the gap
     complete: bool = True
+    open: bool = False  # plans of several pools per role may exist that weren't found; ``bound`` counts them
     feasible: list[Found] = field(default_factory=list)
     refused: list[Found] = field(default_factory=list)
     stage_excuses: list[Excuse] = field(default_factory=list)

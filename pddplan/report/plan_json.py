@@ -119,7 +119,19 @@ def role_payload(role: RolePlan) -> dict[str, Any]:
         "batch": role.batch or None,
         "usd_per_hour": finite(role.usd_per_hour),
         "utilization": utilization_payload(role.utilization),
+        **_part_of_the_load(role),
     }
+
+
+def _part_of_the_load(role: RolePlan) -> dict[str, Any]:
+    """Which requests a pool gets, where several pools share a role."""
+    if role.request_share >= 1.0:
+        return {}
+    payload: dict[str, Any] = {"request_share": finite(role.request_share)}
+    if role.uncached_tokens != (0.0, math.inf):
+        low, high = role.uncached_tokens
+        payload["uncached_tokens"] = {"from": finite(low), "to": finite(high)}
+    return payload
 
 
 def utilization_payload(utilization: Utilization) -> dict[str, float | None]:

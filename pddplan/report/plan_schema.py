@@ -61,7 +61,12 @@ _ROLE = record(
                 "interconnect": MAYBE_SHARE,
             }
         ),
-    }
+    },
+    # where several pools share a role: which of the requests each gets; to null: no upper end
+    optional={
+        "request_share": MAYBE_SHARE,
+        "uncached_tokens": record({"from": NUMBER, "to": MAYBE_NUMBER}),
+    },
 )
 _LINK = record(
     {

@@ -15,7 +15,6 @@ from pddplan.spec.types import ROLES
 from pddplan.spec.yaml_source import Document
 
 ModelCheck = Callable[[str, str], Sequence[Problem]]
-MAX_SITES = 2
 
 
 def structure_problems(document: Document, base_dir: str, check_model: ModelCheck | None) -> list[Problem]:
@@ -91,10 +90,6 @@ def _unsupported(document: Document) -> list[Problem]:
     if data.get("objective") == "profit":
         fix = "Use cost, or goodput."
         problems.append(document.problem(("objective",), "the objective profit is not supported yet.", fix))
-    sites = data.get("sites")
-    if isinstance(sites, list) and len(sites) > MAX_SITES:
-        fix = "Keep the two that matter most."
-        problems.append(document.problem(("sites",), "more than two sites are not supported yet.", fix))
     return problems
 
 
@@ -185,7 +180,7 @@ def _traffic_prices(document: Document, i: int, link: dict[str, Any], ends: list
 def _roles(document: Document) -> list[Problem]:
     """Somebody must prefill and somebody decode, and where no site can do both they need a line."""
     sites = _mappings(document.data.get("sites"))
-    if not sites or len(sites) > MAX_SITES:
+    if not sites:
         return []
     roles: list[set[str]] = []
     for _, site in sites:
@@ -202,28 +197,44 @@ def _roles(document: Document) -> list[Problem]:
     alone = [{"prefill", "main_decode"} <= r or "aggregated" in r for r in roles]
     if all(alone) or len(sites) == 1:
         return []
-    return _missing_line(document, sites, roles)
+    return _missing_lines(document, sites, roles, alone)
 
 
-def _missing_line(document: Document, sites: list[tuple[int, dict[str, Any]]], roles: list[set[str]]) -> list[Problem]:
+def _missing_lines(
+    document: Document, sites: list[tuple[int, dict[str, Any]]], roles: list[set[str]], alone: list[bool]
+) -> list[Problem]:
+    """Sites that can't serve by themselves and have no line to one that does what they lack."""
     names = [site.get("name") for _, site in sites]
     if not all(isinstance(n, str) for n in names):
         return []
     links = document.data.get("links")
     if links is not None and not isinstance(links, list):
         return []
+    linked: set[frozenset[str]] = set()
     for _, link in _mappings(links):
         ends = link.get("between")
         # a link whose ends are wrong has its own message
-        if not isinstance(ends, list) or set(map(str, ends)) == set(names) or not set(map(str, ends)) <= set(names):
+        if not isinstance(ends, list) or not set(map(str, ends)) <= set(names) or len(set(map(str, ends))) < 2:
             return []
-        if len(set(map(str, ends))) < 2:
-            return []
-    left, right = (
-        f"{name} ({', '.join(r for r in ROLES if r in have)})" for name, have in zip(names, roles, strict=True)
-    )
-    message = f"no link between {left} and {right}, which the roles connect."
-    tiers = "tiers: [{gbit_per_s: 10, usd_per_hour: 2.3}]"
-    fix = f"Add links: [{{between: [{names[0]}, {names[1]}], rtt_ms: 8, {tiers}}}]."
-    file, line = document.place(("sites", sites[1][0]))
-    return [Problem(message, "links", file, line, fix)]
+        linked.add(frozenset(map(str, ends)))
+    problems: list[Problem] = []
+    told: set[frozenset[str]] = set()
+    for i, (place, _) in enumerate(sites):
+        partners = [] if alone[i] else [j for j in range(len(sites)) if j != i and _complete(roles[i], roles[j])]
+        pairs = [frozenset((str(names[i]), str(names[j]))) for j in partners]
+        if not partners or any(pair in linked for pair in pairs) or any(pair in told for pair in pairs):
+            continue
+        told.add(pairs[0])
+        first, second = sorted((i, partners[0]))
+        left, right = (f"{names[k]} ({', '.join(r for r in ROLES if r in roles[k])})" for k in (first, second))
+        message = f"no link between {left} and {right}, which the roles connect."
+        tiers = "tiers: [{gbit_per_s: 10, usd_per_hour: 2.3}]"
+        fix = f"Add links: [{{between: [{names[first]}, {names[second]}], rtt_ms: 8, {tiers}}}]."
+        file, line = document.place(("sites", sites[second][0] if len(sites) == 2 else place))
+        problems.append(Problem(message, "links", file, line, fix))
+    return problems
+
+
+def _complete(roles: set[str], others: set[str]) -> bool:
+    """Whether one of two sites can prefill and the other decode."""
+    return bool(("prefill" in roles and "main_decode" in others) or ("main_decode" in roles and "prefill" in others))

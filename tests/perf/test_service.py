@@ -43,11 +43,27 @@ def decode(**values: object) -> MeasuredDecode:
 
 
 def test_profile_is_interpolated() -> None:
-    """PrfaaS: T(45,046) = 2.534 s and T(27,486) = 1.599 s follow from the profile by hand."""
+    """Through the points of PrfaaS's profile, and a little below the chords, which give T(45,046) = 2.534 s and
+    T(27,486) = 1.599 s: no further than a parabola through three of its points."""
     s = prefill(ttft_s=PROFILE)
     assert s.request_time_s([n for n, _ in PROFILE], 0.0, 0.0) == pytest.approx([t for _, t in PROFILE])
-    assert float(s.request_time_s(45_046.0, 0.0, 0.0)) == pytest.approx(2.534, abs=0.002)
-    assert float(s.request_time_s(27_486.0, 50_000.0, 0.0)) == pytest.approx(1.599, abs=0.002)
+    bend = np.polyfit([n for n, _ in PROFILE[1:]], [t for _, t in PROFILE[1:]], 2)
+    for tokens, chord in ((45_046.0, 2.534), (27_486.0, 1.599)):
+        found = float(s.request_time_s(tokens, 50_000.0, 0.0))
+        assert min(np.polyval(bend, tokens), chord) * 0.985 < found < chord - 0.005
+    two = prefill(ttft_s=PROFILE[:2])
+    assert float(two.request_time_s(4608.0, 0.0, 0.0)) == pytest.approx(0.58)  # two points know of no bend
+
+
+def test_a_square_profile_is_met_between_its_points() -> None:
+    """a + b x + c x² measured at five lengths: less than half as far off between them as the chords."""
+    x = np.geomspace(1024.0, 262_144.0, 5)
+    law = lambda n: 0.02 + 2e-5 * n + 4e-10 * n**2  # noqa: E731
+    s = prefill(ttft_s=tuple(zip(x.tolist(), law(x).tolist(), strict=True)))
+    between = np.geomspace(1024.0, 262_144.0, 99)
+    chord = np.interp(between, x, law(x))
+    error = np.abs(np.asarray(s.request_time_s(between, 0.0, 0.0)) / law(between) - 1)
+    assert error.max() < 0.5 * np.abs(chord / law(between) - 1).max()
 
 
 def test_profile_is_extended_by_its_end_slopes() -> None:

@@ -100,7 +100,7 @@ KINDS: list[tuple[str, str, int | None, str, str, str]] = [
     ("duplicate key", changed(("model: deepseek-v3.2", "model: a\nmodel: b")), 3, "model", "given twice, first on line 2", ""),
     ("tag", changed(("deepseek-v3.2", "!!python/name:os.system x")), 2, "model", "tags are not read", ""),
     ("tag", changed(("deepseek-v3.2", "!secret x")), 2, "model", "tags are not read", ""),
-    ("three sites", changed(("links:", "  - {name: east, chips: [{chip: h20, max: 8}]}\nlinks:")), 9, "sites", "more than two sites are not supported yet", ""),
+    ("third site without a line", changed(("links:", "  - {name: east, roles: [prefill], chips: [{chip: h20, max: 8}]}\nlinks:")), 16, "links", "no link between west (main_decode) and east (prefill)", "between: [west, east]"),
     ("trace", changed(("output_tokens: 1K", "output_tokens: 1K\n  trace: t.jsonl")), 8, "workload.trace", "not supported yet", ""),
     ("profit", f"objective: profit\n{SMALL}", 1, "objective", "not supported yet", "goodput"),
     ("two workloads", changed(("workload:", "workloads:\n - {request_rate_per_s: 1, prompt_tokens: 1, output_tokens: 1}\n - {request_rate_per_s: 1, prompt_tokens: 1, output_tokens: 1}\n#"), ("  request_rate_per_s: 10\n  prompt_tokens: 64K\n  output_tokens: 1K\n  prefix_hit_rate: {mean: 0.90, share_above_95: 0.75}\n", "")), 4, "workloads", "not supported yet", ""),

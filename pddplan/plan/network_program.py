@@ -1,0 +1,385 @@
+"""The integer program of a whole network: who prefills and decodes what, over which lines, at what least cost.
+
+Requests are classes by uncached tokens. Variables: instances of every option of every role, lines, whole nodes; the
+share of each class that takes each way (prefill option, decode site), or an aggregated pool; tokens/s that relays
+spare main decode. Rows: every class is served, prefill time, tokens/s at each decode site, relay tokens, line bytes,
+first-token quantiles without any waiting, inventory, power. Capacity counts at its best, nobody waits: at the full
+capacities (``derate`` 1, 1) its optimum is a lower bound of any network's cost, with requests alike in their class and
+contexts alike in all decode pools. At lower capacities it proposes networks that may hold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pddplan.economics.cost import mean_load, remote_cache_usd_per_hour
+from pddplan.plan.highs import minimise
+from pddplan.plan.levels import choices_of
+from pddplan.plan.options import PoolOption, site_pairs
+from pddplan.plan.program import Rows
+from pddplan.plan.prune import running_usd
+from pddplan.plan.state import Search
+from pddplan.serve.context import Context
+from pddplan.serve.deployment import LineChoice
+from pddplan.spec.types import Role
+from pddplan.units import SECONDS_PER_HOUR
+
+Array = NDArray[np.float64]
+Index = NDArray[np.intp]
+Use = tuple[Role, str]  # a role on an offer, by its key
+
+MAX_CLASSES = 24
+LEAST_PART = 0.02  # of the requests, for an offer that must be used
+BATCHES = 200  # of an aggregated pool, tried for its best
+
+
+@dataclass(frozen=True)
+class Way:
+    """A prefill option and a site that decodes what it makes."""
+
+    option: PoolOption
+    target: str
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        return self.option.site.name, self.target
+
+    @property
+    def crosses(self) -> bool:
+        return self.pair[0] != self.pair[1]
+
+
+@dataclass(frozen=True)
+class Mix:
+    """A solution: the bound [USD/h], instances by option, lines, and the share of all requests by way and class."""
+
+    bound_usd_per_hour: float
+    counts: tuple[tuple[PoolOption, int], ...]  # options with instances
+    lines: tuple[LineChoice, ...]
+    flows: tuple[tuple[Way, Array], ...]  # ways that are taken, shares (classes,)
+    whole: tuple[tuple[PoolOption, Array], ...]  # aggregated options that serve, shares (classes,)
+
+    def of(self, role: Role) -> tuple[tuple[PoolOption, int], ...]:
+        return tuple((option, count) for option, count in self.counts if option.role == role)
+
+
+@dataclass(frozen=True)
+class NetworkProgram:
+    """What the program of a search's scenario is made of; capacities of one instance, nothing depends on the counts."""
+
+    search: Search
+
+    @property
+    def context(self) -> Context:
+        return self.search.context
+
+    @cached_property
+    def classes(self) -> tuple[Index, ...]:
+        """Atoms of each class, in the order of uncached tokens."""
+        atoms = self.context.demand.atoms
+        order = np.argsort(atoms.uncached, kind="stable")
+        if order.size <= MAX_CLASSES:
+            return tuple(order[i : i + 1] for i in range(order.size))
+        work = np.cumsum(atoms.weight[order] * atoms.uncached[order])
+        share = 0.5 * work / work[-1] + 0.5 * np.cumsum(atoms.weight[order])
+        edges = np.searchsorted(share, np.linspace(0, 1, MAX_CLASSES + 1)[1:-1])
+        return tuple(part for part in np.split(order, edges) if part.size)
+
+    def per_class(self, values: Array) -> Array:
+        """Mean of a figure of the atoms in each class."""
+        weight = self.context.demand.atoms.weight
+        return np.array([float(weight[c] @ values[c]) / float(weight[c].sum()) for c in self.classes])
+
+    @cached_property
+    def weight(self) -> Array:
+        weight = self.context.demand.atoms.weight
+        return np.array([float(weight[c].sum()) for c in self.classes])
+
+    @cached_property
+    def prefills(self) -> tuple[PoolOption, ...]:
+        return tuple(dict.fromkeys(way.option for way in self.ways))
+
+    @cached_property
+    def ways(self) -> tuple[Way, ...]:
+        """Every prefill option with every site that can decode for it."""
+        found = []
+        for source, target in site_pairs(self.context.scenario):
+            reached = source.name == target.name or self._linked(source.name, target.name)
+            if reached and any(o.site.name == target.name for o in self.mains):
+                options = self.search.shop.pools["prefill"]
+                found += [Way(o, target.name) for o in options if o.site.name == source.name]
+        return tuple(found)
+
+    def _linked(self, source: str, target: str) -> bool:
+        return any((line.from_site, line.to_site) == (source, target) for line in self.search.shop.lines)
+
+    @cached_property
+    def mains(self) -> dict[PoolOption, float]:
+        """Most tokens/s of an instance by main-decode option."""
+        return self._decode("main_decode")
+
+    @cached_property
+    def relays(self) -> dict[PoolOption, float]:
+        """Most tokens of main decode that an instance spares [tokens/s], by relay option."""
+        relief = max((c.relief for mains, _ in self.search.choices.values() for c in mains), default=1.0)
+        return {option: tokens * relief for option, tokens in self._decode("relay_decode").items()}
+
+    def _decode(self, role: Role) -> dict[PoolOption, float]:
+        best: dict[PoolOption, float] = {}
+        for source, target in site_pairs(self.context.scenario):
+            same = source.name == target.name
+            if not same and not any(
+                (k.from_site, k.to_site) == (source.name, target.name) for k in self.search.shop.lines
+            ):
+                continue
+            found = choices_of(self.search, source.name, target.name, same)
+            for choice in found[0 if role == "main_decode" else 1]:
+                each = choice.tokens_per_s / choice.instances
+                best[choice.option] = max(best.get(choice.option, 0.0), each)
+        return best
+
+    @cached_property
+    def whole(self) -> dict[PoolOption, tuple[Array, float]]:
+        """Aggregated options: an instance's time for the prompts of each class, if nothing else ran, and its tokens/s,
+        if no prompt did."""
+        context, demand = self.context, self.context.demand
+        found = {}
+        for option in self.search.shop.pools["aggregated"]:
+            service = option.pool(1).aggregated
+            chunk, held = float(service.chunk_tokens), demand.token_context
+            atoms = demand.atoms
+            step = np.asarray(service.step_time_s(1e-6, held, chunk, atoms.cached + atoms.uncached / 2), dtype=float)
+            times = self.per_class(step * atoms.uncached / chunk) / service.parallelism.dp
+            most = min(service.max_batch, service.kv_pool_bytes / float(demand.kv_at(np.asarray(held))))
+            if most < 1:
+                continue
+            batch = np.geomspace(1.0, most, BATCHES)
+            seconds = np.array([float(service.step_time_s(float(b), held, 0.0)) for b in batch])
+            fits = seconds <= context.tpot_limit_s() * (1 + 1e-9)
+            if fits.any():
+                tokens = float((batch[fits] / seconds[fits]).max()) * context.scenario.engine.mtp_accepted_tokens
+                found[option] = (times, tokens)
+        return found
+
+    @cached_property
+    def prompt_times(self) -> dict[PoolOption, Array]:
+        """Server seconds of a prompt of each class by prefill option, passes shared, over its servers."""
+        found = {}
+        for option in self.prefills:
+            pool = option.pool(1)
+            times = self.context.prefill_times(pool)
+            found[option] = self.per_class(times.shared) / pool.prefill.servers_per_instance
+        return found
+
+    @cached_property
+    def in_time(self) -> dict[PoolOption, Array]:
+        """Share of each class whose prefill alone, without waiting, meets each first-token limit: (limits, classes)."""
+        limits = self.context.limits("ttft")
+        router = self.context.scenario.engine.router_delay_s
+        found = {}
+        for option in self.prefills:
+            times = self.context.prefill_times(option.pool(1)).alone + router
+            found[option] = np.array([self.per_class((times <= k.limit_s).astype(float)) for k in limits])
+        return found
+
+    @cached_property
+    def sent_bytes(self) -> Array:
+        """Least mean bytes of each class over a line."""
+        demand = self.context.demand
+        given = self.context.given_hit_share
+        held = 1.0 if given is None else given
+        if not self.context.scenario.engine.decode_prefix_sharing:
+            held = 0.0
+        return self.per_class(held * demand.delta_held + (1.0 - held) * demand.delta_cold)
+
+    # ------------------------------------------------------------------------------------------------ the program
+
+    def solve(
+        self,
+        prefill: float = 1.0,
+        decode: float = 1.0,
+        limit_usd_per_hour: float = math.inf,
+        *,
+        relays: bool = True,
+        use: tuple[Use, ...] = (),
+    ) -> Mix | None:
+        """The cheapest network whose prefill and decode pools use no more than these shares of their capacity; None
+        where there is none below the limit. Without ``relays`` none is bought that isn't pinned: what a relay spares
+        is a bound, no proposal. ``use``: roles and offers that must have an instance, and a part of the load."""
+        columns = _Columns(self)
+        rows = Rows(columns.total)
+        self._flow_rows(rows, columns, prefill, decode)
+        self._use_rows(rows, columns, use)
+        costs, constant = self._cost_rows(rows, columns)
+        if math.isfinite(limit_usd_per_hour):
+            used = np.flatnonzero(costs)
+            rows.add((used.astype(float), costs[used]), -math.inf, limit_usd_per_hour - constant)
+        upper = np.full(columns.total, math.inf)
+        upper[columns.lines] = 1.0
+        upper[: columns.options.size] = [
+            o.max_instances if relays or o.pinned or o.role != "relay_decode" else 0 for o in columns.every
+        ]
+        integral = np.zeros(columns.total)
+        integral[: columns.integers] = 1.0
+        solved = minimise(costs, integral, upper, np.array(rows.matrix), np.array(rows.low), np.array(rows.high))
+        if solved is None:
+            return None
+        values, bound = solved
+        return self._mix(columns, values, bound + constant)
+
+    def _flow_rows(self, rows: Rows, columns: _Columns, prefill: float, decode: float) -> None:
+        """Everybody is served; prefill, decode, relays and lines keep up; first tokens come in time."""
+        context, rate, k = self.context, self.context.rate, len(self.classes)
+        for c in range(k):
+            served = [columns.flow(i, c) for i in range(len(self.ways))]
+            served += [columns.in_whole(a, c) for a in range(len(self.whole))]
+            rows.add([(column, 1.0) for column in served], self.weight[c], self.weight[c])
+        for option in self.prefills:
+            mine = [i for i, way in enumerate(self.ways) if way.option is option]
+            work = rate * self.prompt_times[option]
+            entries = [(columns.flow(i, c), float(work[c])) for i in mine for c in range(k)]
+            cap = min(context.cap("prefill"), 1.0) * prefill
+            rows.add([*entries, (columns.count(option), -cap)], -math.inf, 0)
+        output = rate * self.per_class(context.demand.atoms.output)
+        for target in dict.fromkeys(way.target for way in self.ways):
+            entries = [(columns.flow(i, c), float(output[c])) for i in columns.to(target) for c in range(k)]
+            entries += [(columns.spared(r, target), -1.0) for r in self.relays if columns.spares(r, target)]
+            mains = [(m, tokens) for m, tokens in self.mains.items() if m.site.name == target]
+            rows.add([*entries, *((columns.count(m), -t * decode) for m, t in mains)], -math.inf, 0)
+            some = [(columns.flow(i, c), 1.0) for i in columns.to(target) for c in range(k)]
+            rows.add([*some, *((columns.count(m), -1.0) for m, _ in mains)], -math.inf, 0)
+        for option, tokens in self.relays.items():
+            entries = [(columns.spared(option, t), 1.0) for t in columns.targets if columns.spares(option, t)]
+            rows.add([*entries, (columns.count(option), -tokens)], -math.inf, 0)
+        for a, (option, (times, tokens)) in enumerate(self.whole.items()):
+            cap = min(context.cap("aggregated"), 1.0) * prefill
+            prompts = [(columns.in_whole(a, c), rate * float(times[c])) for c in range(k)]
+            rows.add([*prompts, (columns.count(option), -cap)], -math.inf, 0)
+            made = [(columns.in_whole(a, c), float(output[c])) for c in range(k)]
+            rows.add([*made, (columns.count(option), -tokens * decode)], -math.inf, 0)
+        for pair in columns.pairs:
+            mine = [i for i, way in enumerate(self.ways) if way.pair == pair]
+            entries = [(columns.flow(i, c), rate * float(self.sent_bytes[c])) for i in mine for c in range(k)]
+            offered = [(n, line) for n, line in columns.tiers if (line.from_site, line.to_site) == pair]
+            entries += [(n, -line.capacity_bytes_per_s * context.cap_line) for n, line in offered]
+            rows.add(entries, -math.inf, 0)
+            rows.add([(n, 1.0) for n, _ in offered], -math.inf, 1)
+        for i, limit in enumerate(context.limits("ttft")):
+            entries = [
+                (columns.flow(w, c), float(self.in_time[way.option][i, c]))
+                for w, way in enumerate(self.ways)
+                for c in range(k)
+            ]
+            entries += [(columns.in_whole(a, c), 1.0) for a in range(len(self.whole)) for c in range(k)]
+            rows.add(entries, limit.quantile - 1e-9, math.inf)
+
+    def _use_rows(self, rows: Rows, columns: _Columns, use: tuple[Use, ...]) -> None:
+        k = range(len(self.classes))
+        for role, key in use:
+            mine = [o for o in columns.every if (o.role, o.offer.key) == (role, key)]
+            rows.add([(columns.count(option), 1.0) for option in mine], 1, math.inf)
+            taken = [columns.flow(i, c) for i, way in enumerate(self.ways) if way.option in mine for c in k]
+            taken += [columns.in_whole(a, c) for a, option in enumerate(self.whole) if option in mine for c in k]
+            if taken:
+                rows.add([(column, 1.0) for column in taken], LEAST_PART, math.inf)
+
+    def _cost_rows(self, rows: Rows, columns: _Columns) -> tuple[Array, float]:
+        """Inventory, nodes, power; what each column costs and what is paid anyway [USD/h]."""
+        scenario = self.context.scenario
+        costs = np.zeros(columns.total)
+        constant = 0.0
+        for option in columns.every:
+            costs[columns.count(option)] = running_usd(option)
+            if option.pinned:
+                rows.add([(columns.count(option), 1.0)], option.min_instances, math.inf)
+        for site in scenario.sites:
+            constant += remote_cache_usd_per_hour(site)
+            watts: list[tuple[int, float]] = []
+            for offer in site.offers:
+                constant += offer.owned_chips * offer.usd_per_hour
+                entries = [(columns.count(o), float(o.chips)) for o in columns.every if o.offer.key == offer.key]
+                if not entries:
+                    continue
+                node = columns.node(offer.key)
+                rows.add(entries, -math.inf, offer.max_chips)
+                rows.add([*entries, (node, -float(offer.buy_in))], -math.inf, offer.owned_chips)
+                costs[node] = offer.buy_in * offer.usd_per_hour
+                if site.power is not None and offer.chip.all_in_watts is not None:
+                    watts += [(c, chips * offer.chip.all_in_watts * site.power.pue) for c, chips in entries]
+            if site.power is not None and site.power.max_watts is not None and watts:
+                rows.add(watts, -math.inf, site.power.max_watts)
+        for column, line in columns.tiers:
+            costs[column] = line.port_usd_per_hour
+        hourly = self.context.rate * self.sent_bytes * SECONDS_PER_HOUR * mean_load(scenario)
+        for i, way in enumerate(self.ways):
+            if way.crosses:
+                tiers = [line for _, line in columns.tiers if (line.from_site, line.to_site) == way.pair]
+                least = min(line.link.tiers[line.tier].usd_per_byte.get(way.pair[0], 0.0) for line in tiers)
+                for c in range(len(self.classes)):
+                    costs[columns.flow(i, c)] = least * float(hourly[c])
+        return costs, constant
+
+    def _mix(self, columns: _Columns, values: Array, bound: float) -> Mix:
+        k = len(self.classes)
+        counts = [(option, round(values[columns.count(option)])) for option in columns.every]
+        flows = [(way, values[columns.flow(i, 0) : columns.flow(i, 0) + k]) for i, way in enumerate(self.ways)]
+        whole = [(o, values[columns.in_whole(a, 0) : columns.in_whole(a, 0) + k]) for a, o in enumerate(self.whole)]
+        return Mix(
+            bound,
+            tuple((option, count) for option, count in counts if count > 0),
+            tuple(line for column, line in columns.tiers if values[column] > 0.5),
+            tuple((way, shares) for way, shares in flows if shares.sum() > 1e-6),
+            tuple((option, shares) for option, shares in whole if shares.sum() > 1e-6),
+        )
+
+
+class _Columns:
+    """Where each variable of the program stands: counts, lines and nodes (whole), then shares and tokens."""
+
+    def __init__(self, program: NetworkProgram) -> None:
+        self.every: Sequence[PoolOption] = (*program.prefills, *program.mains, *program.relays, *program.whole)
+        self.options = np.arange(len(self.every))
+        self._count = {id(option): i for i, option in enumerate(self.every)}
+        self.pairs = list(dict.fromkeys(way.pair for way in program.ways if way.crosses))
+        offered = [k for k in program.search.shop.lines if (k.from_site, k.to_site) in self.pairs]
+        first_line = len(self.every)
+        self.tiers = [(first_line + i, line) for i, line in enumerate(offered)]
+        self.lines = np.arange(first_line, first_line + len(offered))
+        keys = list(dict.fromkeys(option.offer.key for option in self.every))
+        self._node = {key: first_line + len(offered) + i for i, key in enumerate(keys)}
+        self.integers = first_line + len(offered) + len(keys)
+        self._classes = len(program.classes)
+        self._ways = program.ways
+        self._whole = self.integers + len(program.ways) * self._classes
+        first_spared = self._whole + len(program.whole) * self._classes
+        self.targets = list(dict.fromkeys(way.target for way in program.ways))
+        spared = [(id(r), t) for r in program.relays for t in self.targets if (r.site.name, t) in self.pairs]
+        self._spared = {key: first_spared + i for i, key in enumerate(spared)}
+        self.total = first_spared + len(spared)
+
+    def count(self, option: PoolOption) -> int:
+        return self._count[id(option)]
+
+    def node(self, key: str) -> int:
+        return self._node[key]
+
+    def flow(self, way: int, cls: int) -> int:
+        return self.integers + way * self._classes + cls
+
+    def in_whole(self, option: int, cls: int) -> int:
+        return self._whole + option * self._classes + cls
+
+    def spares(self, option: PoolOption, target: str) -> bool:
+        return (id(option), target) in self._spared
+
+    def spared(self, option: PoolOption, target: str) -> int:
+        return self._spared[id(option), target]
+
+    def to(self, target: str) -> Iterator[int]:
+        return (i for i, way in enumerate(self._ways) if way.target == target)

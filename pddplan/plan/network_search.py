@@ -1,0 +1,276 @@
+"""Plans of several pools in one role, where the chips on offer force them: proposed by the network program at several
+degrees of load, then repaired and trimmed under the full model."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pddplan.economics.cost import within_offers
+from pddplan.errors import Excuse
+from pddplan.plan.network_build import Parts, network_of, parts_of
+from pddplan.plan.network_program import NetworkProgram, Use
+from pddplan.plan.options import PoolOption, Shop
+from pddplan.plan.state import GAP, Found, Search
+from pddplan.serve.context import Context
+from pddplan.spec.types import Role
+
+# Shares of their capacity that prefill and decode pools are first taken to use.
+LOADS = ((1.0, 1.0), (0.92, 0.95), (0.85, 0.9), (0.75, 0.85), (0.65, 0.8), (0.5, 0.7), (0.35, 0.6))
+TILTS = (0.85, 1.18)  # factors by which one prefill pool is made less or more busy than the others
+MAX_STEPS = 60  # of a repair
+LARGE = 16  # instances from which on a pool grows and shrinks by a share of itself
+STEP_SHARE = 1 / 16
+RATE_STEP, MOST_RATE = 1.25, 1e3
+MOST_PAIRS = 6
+MOST_PAIRS = 6
+MIXED_ROLES: tuple[Role, ...] = ("prefill", "main_decode", "aggregated")
+
+
+def mixable(shop: Shop) -> bool:
+    """Whether some role could stand on more than one offer."""
+    return any(len({option.offer.key for option in shop.pools[role]}) > 1 for role in MIXED_ROLES)
+
+
+def all_pinned(shop: Shop) -> bool:
+    """Whether the user pins counts of several offers in one role: every plan must have all of them."""
+    return any(len({o.offer.key for o in options if o.pinned}) > 1 for options in shop.pools.values())
+
+
+def search_networks(search: Search) -> None:
+    """Look for networks below the incumbent.
+
+    ``search.bound`` stays that of the plans of one pool per role where one of them wins; it is the program's where a
+    network does. ``search.open`` is set where the program has a network: it may be there although none was found.
+    """
+    program = NetworkProgram(search)
+    least = program.solve()
+    search.programs += 1
+    if least is None:
+        return
+    search.open = True
+    proven, single = search.bound, search.best
+    seen: set[tuple[object, ...]] = set()
+    for use, (prefill, decode) in itertools.product(offers_to_use(search.shop), LOADS):
+        if time.monotonic() > search.deadline or (search.first_only and search.best is not None):
+            break
+        mix = program.solve(prefill, decode, search.limit, relays=False, use=use)
+        search.programs += 1
+        if search.progress is not None:
+            search.progress(f"several pools per role, {search.evaluations} plans evaluated")
+        if mix is None:
+            continue
+        parts = parts_of(program, mix)
+        shape = (*parts.prefills, *parts.mains, *(option for option, _ in parts.whole), *parts.counts.items())
+        if shape in seen:
+            continue
+        seen.add(shape)
+        _improve(search, program, parts)
+    search.bound = proven if search.best is single else min(proven, least.bound_usd_per_hour)
+
+
+def offers_to_use(shop: Shop) -> list[tuple[Use, ...]]:
+    """What a proposal must use at least: nothing in particular; two or all of the offers of a role; all of prefill's
+    and of main decode's. The program would else put all on the offer that is cheapest at full load."""
+    found: list[tuple[Use, ...]] = [()]
+    whole: list[Use] = []
+    for role in MIXED_ROLES:
+        keys = list(dict.fromkeys(option.offer.key for option in shop.pools[role]))
+        if len(keys) < 2:
+            continue
+        every = tuple((role, key) for key in keys)
+        pairs = list(itertools.combinations(every, 2))[:MOST_PAIRS]
+        found += [*pairs, *([every] if len(keys) > 2 else [])]
+        whole += every if role != "aggregated" else ()
+    if len({role for role, _ in whole}) > 1:
+        found.append(tuple(whole))
+    return found
+
+
+def most_by_program(context: Context, shop: Shop, budget_usd_per_hour: float, from_rps: float) -> float:
+    """A rate, from ``from_rps`` up, at which not even the network program has a plan, to 0.1 %; inf if there is none
+    [1/s]."""
+
+    def held(rate: float) -> bool:
+        search = Search(context.at_rate(rate), shop, budget_usd_per_hour)
+        return NetworkProgram(search).solve(limit_usd_per_hour=budget_usd_per_hour) is not None
+
+    low = high = from_rps
+    while held(high):
+        low, high = high, high * RATE_STEP
+        if high > from_rps * MOST_RATE:
+            return math.inf
+    while high - low > GAP * low:
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if held(middle) else (low, middle)
+    return high
+
+
+def _improve(search: Search, program: NetworkProgram, parts: Parts) -> None:
+    """Repair a proposal until it holds, then take away what isn't needed."""
+    made = _repaired(search, program, parts)
+    while made is not None and not search.first_only and time.monotonic() < search.deadline:
+        lighter = _trimmed(search, program, *made)
+        if lighter is None:
+            break
+        made = lighter
+
+
+def _try(search: Search, program: NetworkProgram, parts: Parts) -> Found | None:
+    """The evaluated network of the parts; None where it can't be built from the offers."""
+    network = network_of(program, parts)
+    if network is None or not within_offers(search.context.scenario, network):
+        return None
+    return search.try_plan(network)
+
+
+def _badness(found: Found) -> tuple[int, float]:
+    """Order of plans that don't hold: by how many rows break, those without any state last, then by the worst."""
+    excuses = found.evaluation.excuses
+    stateless = math.isnan(found.evaluation.decode_hit_rate)
+    worst = max((e.ratio if math.isfinite(e.ratio) else 1e9 for e in excuses), default=0.0)
+    return (1 if stateless else 0, worst)
+
+
+def _repaired(search: Search, program: NetworkProgram, parts: Parts) -> tuple[Parts, Found] | None:
+    """Take the step that mends most, again and again; None where no step is left or the plan gets too dear."""
+    found = _try(search, program, parts)
+    for _ in range(MAX_STEPS):
+        if found is not None and found.evaluation.feasible:
+            return parts, found
+        if time.monotonic() > search.deadline:
+            return None
+        tried = []
+        for step in _steps(program, parts, found):
+            attempt = _try(search, program, step)
+            if attempt is None or attempt.usd_per_hour >= search.limit * (1 + GAP):
+                continue
+            tried.append((step, attempt))
+        holding = [t for t in tried if t[1].evaluation.feasible]
+        if holding:
+            return min(holding, key=lambda t: t[1].usd_per_hour)
+        better = [t for t in tried if found is None or _badness(t[1]) < _badness(found)]
+        if not better:
+            return None
+        parts, found = min(better, key=lambda t: (_badness(t[1]), t[1].usd_per_hour))
+    return None
+
+
+def _steps(program: NetworkProgram, parts: Parts, found: Found | None) -> Iterator[Parts]:
+    """Changes that may mend the worst row: an instance more, requests moved, a faster line, a relay."""
+    excuses = found.evaluation.excuses if found is not None else ()
+    subject = max(excuses, key=lambda e: e.ratio).subject if excuses else ""
+    roles = _roles_of(subject)
+    for option, count in parts.counts.items():
+        if option.role in roles and count < option.max_instances:
+            yield parts.with_count(option, min(count + _step(count), option.max_instances))
+    if "prefill" in roles and len(parts.prefills) > 1:
+        for i in range(len(parts.prefills)):
+            for factor in TILTS:
+                tilt = tuple(t * factor if j == i else t for j, t in enumerate(parts.tilt))
+                yield replace(parts, tilt=tilt)
+    if "line" in (subject, *(e.subject for e in excuses)):
+        yield from _faster_lines(program, parts)
+    if subject == "line" or any(_is_late(e) for e in excuses):
+        yield from _with_relays(program, parts)
+
+
+def _roles_of(subject: str) -> tuple[Role, ...]:
+    """Roles whose pools a row of this subject may ask for more of."""
+    if subject.startswith("prefill"):
+        return ("prefill", "aggregated")
+    if subject in ("relay", "relay_decode", "rdma"):
+        return ("relay_decode",)
+    if subject == "line":
+        return ("relay_decode", "main_decode")
+    if subject == "aggregated":
+        return ("aggregated",)
+    if subject in ("main_decode", "hand_over"):
+        return ("main_decode", "aggregated")
+    return ("prefill", "relay_decode", "main_decode", "aggregated")
+
+
+def _is_late(excuse: Excuse) -> bool:
+    return excuse.constraint.startswith("ttft")
+
+
+def _step(count: int) -> int:
+    return max(1, round(count * STEP_SHARE)) if count >= LARGE else 1
+
+
+def _faster_lines(program: NetworkProgram, parts: Parts) -> Iterator[Parts]:
+    """The next faster line of each pair."""
+    for pair, line in parts.lines.items():
+        offered = [k for k in program.search.shop.lines if (k.from_site, k.to_site) == pair]
+        faster = [k for k in offered if k.gbit_per_s > line.gbit_per_s]
+        if faster:
+            yield replace(parts, lines={**parts.lines, pair: min(faster, key=lambda k: k.gbit_per_s)})
+
+
+def _with_relays(program: NetworkProgram, parts: Parts) -> Iterator[Parts]:
+    """A relay of one instance, the smallest layout of each offer, on a pair that has none."""
+    for pair in parts.lines:
+        if pair in parts.relays:
+            continue
+        used = set(parts.relays.values())
+        options = [o for o in program.relays if o.site.name == pair[0] and o not in used]
+        for key in dict.fromkeys(o.offer.key for o in options):
+            least = min((o for o in options if o.offer.key == key), key=lambda o: o.chips)
+            yield replace(parts.with_count(least, least.min_instances), relays={**parts.relays, pair: least})
+
+
+def _trimmed(search: Search, program: NetworkProgram, parts: Parts, found: Found) -> tuple[Parts, Found] | None:
+    """The cheapest plan that holds one step down: fewer instances, a slower line, no relay; None where none does."""
+    tried = []
+    for step in _lighter(program, parts):
+        attempt = _try(search, program, step)
+        if attempt is None or attempt.usd_per_hour >= found.usd_per_hour:
+            continue
+        if attempt.evaluation.feasible:
+            tried.append((step, attempt))
+    return min(tried, key=lambda t: t[1].usd_per_hour, default=None)
+
+
+def _lighter(program: NetworkProgram, parts: Parts) -> Iterator[Parts]:
+    for option, count in parts.counts.items():
+        least = option.min_instances if option.pinned else 1
+        for fewer in dict.fromkeys((count - _step(count), count - 1)):
+            if fewer >= least:
+                yield parts.with_count(option, fewer)
+        yield from _on_other_layouts(program, parts, option, count)
+    for pair, line in parts.lines.items():
+        for other in program.search.shop.lines:
+            if (other.from_site, other.to_site) == pair and other.port_usd_per_hour < line.port_usd_per_hour:
+                yield replace(parts, lines={**parts.lines, pair: other})
+    for pair in parts.relays:
+        yield replace(parts, relays={p: o for p, o in parts.relays.items() if p != pair})
+
+
+def _on_other_layouts(program: NetworkProgram, parts: Parts, option: PoolOption, count: int) -> Iterator[Parts]:
+    """The pool in another layout of the same offer, with fewer chips by the size of one instance at most."""
+    others = [o for o in program.search.shop.pools[option.role] if o.offer.key == option.offer.key and o is not option]
+    for other in others:
+        fewer = (count * option.chips - 1) // other.chips
+        if fewer < max(other.min_instances, 1) or other in parts.counts:
+            continue
+        if count * option.chips - fewer * other.chips > max(option.chips, other.chips):
+            continue
+        yield _swapped(parts, option, other, fewer)
+
+
+def _swapped(parts: Parts, option: PoolOption, other: PoolOption, count: int) -> Parts:
+    def mapped(options: tuple[PoolOption, ...]) -> tuple[PoolOption, ...]:
+        return tuple(other if o is option else o for o in options)
+
+    return replace(
+        parts,
+        counts={(other if o is option else o): (count if o is option else n) for o, n in parts.counts.items()},
+        prefills=mapped(parts.prefills),
+        reach={(other if o is option else o): ends for o, ends in parts.reach.items()},
+        mains=mapped(parts.mains),
+        whole=tuple((other if o is option else o, weight) for o, weight in parts.whole),
+        relays={pair: (other if o is option else o) for pair, o in parts.relays.items()},
+    )
