@@ -36,6 +36,7 @@ Use = tuple[Role, str]  # a role on an offer, by its key
 
 MAX_CLASSES = 24
 LEAST_PART = 0.02  # of the requests, for an offer that must be used
+LEAST_FLOW = 1e-4  # of the requests: less is the solver's tolerance
 BATCHES = 200  # of an aggregated pool, tried for its best
 
 
@@ -206,16 +207,19 @@ class NetworkProgram:
         decode: float = 1.0,
         limit_usd_per_hour: float = math.inf,
         *,
-        relays: bool = True,
+        proposal: bool = False,
         use: tuple[Use, ...] = (),
     ) -> Mix | None:
         """The cheapest network whose prefill and decode pools use no more than these shares of their capacity; None
-        where there is none below the limit. Without ``relays`` none is bought that isn't pinned: what a relay spares
-        is a bound, no proposal. ``use``: roles and offers that must have an instance, and a part of the load."""
+        where there is none below the limit. A ``proposal`` has one layout per role and offer, and no relay that isn't
+        pinned, as what a relay spares is a bound only. ``use``: roles and offers that must have an instance, and a
+        part of the load."""
         columns = _Columns(self)
         rows = Rows(columns.total)
         self._flow_rows(rows, columns, prefill, decode)
         self._use_rows(rows, columns, use)
+        if proposal:
+            _one_layout(rows, columns)
         costs, constant = self._cost_rows(rows, columns)
         if math.isfinite(limit_usd_per_hour):
             used = np.flatnonzero(costs)
@@ -223,8 +227,9 @@ class NetworkProgram:
         upper = np.full(columns.total, math.inf)
         upper[columns.lines] = 1.0
         upper[: columns.options.size] = [
-            o.max_instances if relays or o.pinned or o.role != "relay_decode" else 0 for o in columns.every
+            0 if proposal and not o.pinned and o.role == "relay_decode" else o.max_instances for o in columns.every
         ]
+        upper[columns.chosen] = 1.0
         integral = np.zeros(columns.total)
         integral[: columns.integers] = 1.0
         solved = minimise(costs, integral, upper, np.array(rows.matrix), np.array(rows.low), np.array(rows.high))
@@ -330,17 +335,29 @@ class NetworkProgram:
         counts = [(option, round(values[columns.count(option)])) for option in columns.every]
         flows = [(way, values[columns.flow(i, 0) : columns.flow(i, 0) + k]) for i, way in enumerate(self.ways)]
         whole = [(o, values[columns.in_whole(a, 0) : columns.in_whole(a, 0) + k]) for a, o in enumerate(self.whole)]
+        bought = {id(option) for option, count in counts if count > 0}
         return Mix(
             bound,
             tuple((option, count) for option, count in counts if count > 0),
             tuple(line for column, line in columns.tiers if values[column] > 0.5),
-            tuple((way, shares) for way, shares in flows if shares.sum() > 1e-6),
-            tuple((option, shares) for option, shares in whole if shares.sum() > 1e-6),
+            tuple((w, part) for w, part in flows if part.sum() > LEAST_FLOW and id(w.option) in bought),
+            tuple((option, part) for option, part in whole if part.sum() > LEAST_FLOW and id(option) in bought),
         )
 
 
+def _one_layout(rows: Rows, columns: _Columns) -> None:
+    """Instances only of chosen options, one of each role and offer."""
+    alike: dict[Use, list[int]] = {}
+    for option, chosen in zip(columns.every, columns.chosen.tolist(), strict=True):
+        rows.add([(columns.count(option), 1.0), (chosen, -float(option.max_instances))], -math.inf, 0)
+        alike.setdefault((option.role, option.offer.key), []).append(chosen)
+    for mine in alike.values():
+        if len(mine) > 1:
+            rows.add([(column, 1.0) for column in mine], -math.inf, 1)
+
+
 class _Columns:
-    """Where each variable of the program stands: counts, lines and nodes (whole), then shares and tokens."""
+    """Where each variable of the program stands: counts, lines, nodes and choices (whole), then shares and tokens."""
 
     def __init__(self, program: NetworkProgram) -> None:
         self.every: Sequence[PoolOption] = (*program.prefills, *program.mains, *program.relays, *program.whole)
@@ -353,7 +370,9 @@ class _Columns:
         self.lines = np.arange(first_line, first_line + len(offered))
         keys = list(dict.fromkeys(option.offer.key for option in self.every))
         self._node = {key: first_line + len(offered) + i for i, key in enumerate(keys)}
-        self.integers = first_line + len(offered) + len(keys)
+        first_chosen = first_line + len(offered) + len(keys)
+        self.chosen = np.arange(first_chosen, first_chosen + len(self.every))
+        self.integers = first_chosen + len(self.every)
         self._classes = len(program.classes)
         self._ways = program.ways
         self._whole = self.integers + len(program.ways) * self._classes

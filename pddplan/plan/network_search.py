@@ -19,9 +19,10 @@ from pddplan.serve.context import Context
 from pddplan.spec.types import Role
 
 # Shares of their capacity that prefill and decode pools are first taken to use.
-LOADS = ((1.0, 1.0), (0.92, 0.95), (0.85, 0.9), (0.75, 0.85), (0.65, 0.8), (0.5, 0.7), (0.35, 0.6))
+LOADS = ((0.5, 0.7), (0.65, 0.8), (0.75, 0.85), (0.85, 0.9), (0.92, 0.95), (1.0, 1.0), (0.35, 0.6))
+MOST_EVALUATIONS = 160  # of networks in one search
 TILTS = (0.85, 1.18)  # factors by which one prefill pool is made less or more busy than the others
-MAX_STEPS = 60  # of a repair
+MOST_REPAIRS = 30  # evaluations of one proposal's repair
 LARGE = 16  # instances from which on a pool grows and shrinks by a share of itself
 STEP_SHARE = 1 / 16
 RATE_STEP, MOST_RATE = 1.25, 1e3
@@ -54,10 +55,13 @@ def search_networks(search: Search) -> None:
     search.open = True
     proven, single = search.bound, search.best
     seen: set[tuple[object, ...]] = set()
-    for use, (prefill, decode) in itertools.product(offers_to_use(search.shop), LOADS):
+    last = search.evaluations + MOST_EVALUATIONS
+    for (prefill, decode), use in itertools.product(LOADS, offers_to_use(search.shop)):
+        if search.evaluations > last:
+            break
         if time.monotonic() > search.deadline or (search.first_only and search.best is not None):
             break
-        mix = program.solve(prefill, decode, search.limit, relays=False, use=use)
+        mix = program.solve(prefill, decode, search.limit, proposal=True, use=use)
         search.programs += 1
         if search.progress is not None:
             search.progress(f"several pools per role, {search.evaluations} plans evaluated")
@@ -138,7 +142,8 @@ def _badness(found: Found) -> tuple[int, float]:
 def _repaired(search: Search, program: NetworkProgram, parts: Parts) -> tuple[Parts, Found] | None:
     """Take the step that mends most, again and again; None where no step is left or the plan gets too dear."""
     found = _try(search, program, parts)
-    for _ in range(MAX_STEPS):
+    last = search.evaluations + MOST_REPAIRS
+    while search.evaluations < last:
         if found is not None and found.evaluation.feasible:
             return parts, found
         if time.monotonic() > search.deadline:
@@ -251,7 +256,13 @@ def _lighter(program: NetworkProgram, parts: Parts) -> Iterator[Parts]:
 
 def _on_other_layouts(program: NetworkProgram, parts: Parts, option: PoolOption, count: int) -> Iterator[Parts]:
     """The pool in another layout of the same offer, with fewer chips by the size of one instance at most."""
-    others = [o for o in program.search.shop.pools[option.role] if o.offer.key == option.offer.key and o is not option]
+    known = {
+        "prefill": program.prefills,
+        "relay_decode": tuple(program.relays),
+        "main_decode": tuple(program.mains),
+        "aggregated": tuple(program.whole),
+    }
+    others = [o for o in known[option.role] if o.offer.key == option.offer.key and o is not option]
     for other in others:
         fewer = (count * option.chips - 1) // other.chips
         if fewer < max(other.min_instances, 1) or other in parts.counts:

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 from pddplan.llm.catalogue import load_model
 from pddplan.plan.aggregated import search_aggregated
@@ -26,13 +27,13 @@ from pddplan.plan.result import (
 from pddplan.plan.runner_ups import with_runner_ups
 from pddplan.plan.search import run
 from pddplan.plan.state import GAP, Found, Search
-from pddplan.plan.variants import unlimited
 from pddplan.serve.context import Context, build_context
 from pddplan.serve.evaluate import evaluate
 from pddplan.spec.catalogue import catalogue_date, link_defaults
 from pddplan.spec.types import Scenario
 
 Progress = Callable[[str], None]
+Networks = Literal["always", "if_none", "never"]  # several pools per role: looked for when
 
 
 def prepare(scenario: Scenario) -> Context:
@@ -82,9 +83,10 @@ def cheapest(
     progress: Progress | None = None,
     shop: Shop | None = None,
     first_only: bool = False,
+    networks: Networks = "always",
 ) -> Search:
     """Search of one scenario over all architectures that roles, chips and lines permit: one pool per role, and several
-    where the chips on offer run out.
+    of different offers (``networks``).
 
     ``first_only`` ends it at the first plan that holds. ``shop`` of an earlier search of the same offers
     is used as is.
@@ -96,20 +98,10 @@ def cheapest(
         return search
     search_aggregated(search)
     run(search)
-    if mixable(shop) and not (first_only and search.best is not None) and _chips_run_out(search):
+    wanted = networks == "always" or (networks == "if_none" and search.best is None)
+    if wanted and mixable(shop) and not (first_only and search.best is not None):
         search_networks(search)
     return search
-
-
-def _chips_run_out(search: Search) -> bool:
-    """Whether a plan of one pool per role would be cheaper, or be there at all, if chips and power had no limit. Else
-    no second chip or site is called for."""
-    lifted = replace(search.context, scenario=unlimited(search.context.scenario))
-    budget = min(search.budget_usd_per_hour, search.best.usd_per_hour * (1 - GAP) if search.best else math.inf)
-    free = Search(lifted, build_shop(lifted), budget, search.deadline, search.progress, first_only=True)
-    search_aggregated(free)
-    run(free)
-    return free.best is not None
 
 
 def feasible_result(context: Context, search: Search, best: Found) -> PlanResult:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-BLEND_TOLERANCE = 1e-9
+BLEND_TOLERANCE = 1e-8
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,7 @@ class Blend:
     """A latency over several groups of requests, each with a law of its own: ``parts`` (share of requests, mixture)."""
 
     parts: tuple[tuple[float, Mixture], ...]
+    tolerance: float = BLEND_TOLERANCE  # of a quantile, relative
 
     def share_above(self, t_s: float) -> float:
         """P(latency > t) = sum of share x P(latency > t) of the groups, over the sum of the shares."""
@@ -146,11 +147,11 @@ class Blend:
         return sum(share * group.share_above(t_s) / float(group.weight.sum()) for share, group in self.parts) / total
 
     def quantile(self, q: float) -> float:
-        """Smallest t with P(latency <= t) >= q [s], to 1e-9 relative: it lies between the groups' own quantiles, and is
+        """Smallest t with P(latency <= t) >= q [s], to ``tolerance``: it lies between the groups' own quantiles, and is
         bisected for, as jumps of one group may stand anywhere."""
         own = [group.quantile(q) for share, group in self.parts if share > 0]
         low, high = min(own), max(own)
-        while high - low > BLEND_TOLERANCE * high:
+        while high - low > self.tolerance * high:
             middle = 0.5 * (low + high)
             low, high = (low, middle) if self.share_above(middle) <= 1.0 - q + 1e-12 else (middle, high)
         return high

@@ -145,8 +145,9 @@ def latencies(context: Context, stage: PrefillStage, flow: Flow, table: Rows, ro
     return Latencies(makers, lambda: _within(way), paced_share=way.paced_share)
 
 
-def blended(parts: Sequence[tuple[float, Latencies]]) -> Latencies:
-    """All four metrics over groups of requests, by (share of the requests, their latencies)."""
+def blended(parts: Sequence[tuple[float, Latencies]], tolerance: float) -> Latencies:
+    """All four metrics over groups of requests, by (share of the requests, their latencies); quantiles to
+    ``tolerance``."""
 
     def maker(metric: Metric) -> Callable[[], Blend]:
         def made() -> Blend:
@@ -155,7 +156,7 @@ def blended(parts: Sequence[tuple[float, Latencies]]) -> Latencies:
                 mixture, mass = own.of(metric), share * (own.paced_share() if metric == "tpot" else 1.0)
                 if isinstance(mixture, Mixture) and mass > 0:
                     groups.append((mass, mixture))
-            return Blend(tuple(groups))
+            return Blend(tuple(groups), tolerance)
 
         return made
 

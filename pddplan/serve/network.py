@@ -18,6 +18,7 @@ from pddplan.serve.aggregated import aggregated_answer
 from pddplan.serve.context import Context
 from pddplan.serve.deployment import Network, Pool, Route
 from pddplan.serve.equilibrium import HELD_TOLERANCE, MAX_ROUNDS, Case, Flow, joined, lane_at, pinned_share
+from pddplan.serve.latency import BLEND_TOLERANCE
 from pddplan.serve.line_stage import transfer
 from pddplan.serve.loads import (
     line_excuses,
@@ -38,6 +39,8 @@ from pddplan.serve.slo import excuses_of_slo, slo_values
 
 Array = NDArray[np.float64]
 
+COARSE = 3e-4  # of the quantiles of a network that is only tried
+LADDER = 3  # every so manieth relay threshold is tried
 GAIN_STEP = 0.01  # of the hit share, for the slope of the loop
 
 
@@ -92,7 +95,8 @@ def evaluate_network(
             return seen[theta].answer
 
         relayed = next(i for i, route in enumerate(ways.routes) if route.way.relay is not None)
-        ladder = thresholds(ways.cases[relayed].context, best.flows[relayed].line)
+        every = thresholds(ways.cases[relayed].context, best.flows[relayed].line)
+        ladder = tuple(t for i, t in enumerate(every) if i % LADDER == 0 or t in (default, every[-1]))
         found = best_threshold(ladder, at, lambda _, plain: plain, False, best.answer, default)
         best = next((s for s in seen.values() if s.answer.flow is found.flow and found.flow is not None), best)
     return _completed(ways, best) if detail else best.answer.evaluation
@@ -222,7 +226,7 @@ def _at_threshold(ways: Ways, threshold_s: float) -> _Solved:
     context = ways.context
     excuses = [e for _, evaluation, _ in ways.whole for e in evaluation.excuses if _is_load(e)]
     excuses += _load_rows(ways, flows)
-    mixtures = _latencies(ways, flows)
+    mixtures = _latencies(ways, flows, exact=False)
     known = all(math.isfinite(f.main.occupancy.tpot_s) for f in flows)
     excuses += excuses_of_slo(context, mixtures, known)
     within = context.scenario.slo_within
@@ -278,13 +282,13 @@ def _pools_of(ways: Ways, pick: Callable[[Case], Pool | None]) -> list[Pool]:
     return list({id(pool): pool for pool in found if pool is not None}.values())
 
 
-def _latencies(ways: Ways, flows: Sequence[Flow]) -> Latencies:
+def _latencies(ways: Ways, flows: Sequence[Flow], *, exact: bool) -> Latencies:
     parts: list[tuple[float, Latencies]] = [(r.weight, own) for r, _, own in ways.whole if own is not None]
     router = ways.context.scenario.engine.router_delay_s
     for case, route, flow in zip(ways.cases, ways.routes, flows, strict=True):
         table = rows(case.context, case.deployment, case.stage, case.move, flow)
         parts.append((route.weight, latencies(case.context, case.stage, flow, table, router)))
-    return blended(parts)
+    return blended(parts, COARSE if not exact else BLEND_TOLERANCE)
 
 
 def _decode_hit_rate(ways: Ways, flows: Sequence[Flow]) -> float:
@@ -325,9 +329,10 @@ def _routing(ways: Ways, flows: Sequence[Flow], threshold_s: float) -> Routing:
 def _completed(ways: Ways, solved: _Solved) -> Evaluation:
     """The evaluation with all quantiles and loads."""
     answer, flows = solved.answer, solved.flows
-    base, mixtures = answer.evaluation, answer.mixtures
-    if mixtures is None:
+    base = answer.evaluation
+    if answer.mixtures is None:
         return base
+    mixtures = _latencies(ways, flows, exact=True)
     excuses, gain = base.excuses, base.loop_gain
     if math.isnan(gain):
         gain = _loop_gain(ways, flows)
