@@ -11,7 +11,7 @@ from pddplan.errors import Excuse
 from pddplan.serve.context import Context
 from pddplan.serve.decode_stage import ADMISSION_EPSILON, MainState, main_load, main_state
 from pddplan.serve.deployment import Deployment, Pool
-from pddplan.serve.line_stage import LineState, Transfer, line_state
+from pddplan.serve.line_stage import LineState, Transfer, line_state, main_conversion_s
 from pddplan.serve.prefill_stage import PrefillStage
 from pddplan.serve.relay import filtered_weights, finishes_on_relay, last_turn_probability, saved_bytes
 from pddplan.serve.relay_stage import (
@@ -112,7 +112,7 @@ def _routes(
             filtered, saved, owed = _filter(context, deployment.relay, move, line, np.where(on_relay, line.weight, 0.0))
             # what is owed comes back with a later turn, so the line carries all but the saved bytes
             line = line_state(demand, move, stage, rate, held_share, 1.0 - saved / max(line.bytes_per_request, 1e-9))
-        ways = routed(line, on_relay, filtered) if on_relay.any() else None
+        ways = routed(line, on_relay, filtered, move.relay_converts_s) if on_relay.any() else None
     return line, ways, saved, owed
 
 
@@ -124,7 +124,7 @@ def longest_stay(case: Case, held_share: float, threshold_s: float) -> float:
         return 0.0
     ways = routes[1]
     return longest_stay_s(
-        context.demand,
+        context.demand_on(pool.offer),
         pool,
         context.step_surface(pool),
         ways,
@@ -141,7 +141,7 @@ def _filter(
 ) -> tuple[Array, float, float]:
     """Weights that finish on the relay by forecast, and saved and owed bytes per request."""
     forecast = context.scenario.workload.output_forecast or (1.0, 1.0)
-    demand = context.demand
+    demand = context.demand.in_format(move.kv_format)
     n = demand.atoms.output
     tau = float(context.step_surface(relay).table(demand.atoms.mean(demand.atoms.prompt)).seconds[0])
     last = float(last_turn_probability(context.scenario.workload.sessions.turns))
@@ -159,7 +159,7 @@ def _relay(case: Case, ways: Routed, stay_s: float) -> tuple[RelayState, HandOve
     context, main, pool = case.context, case.deployment.main, case.deployment.relay
     assert main is not None and pool is not None
     return relay_and_hand_over(
-        context.demand,
+        context.demand_on(pool.offer),
         pool,
         context.step_surface(pool),
         ways,
@@ -178,7 +178,7 @@ def _main(
     """Main decode with what the relay leaves it, and the extend passes of the hand-overs."""
     context, main, rate = case.context, case.deployment.main, case.rate
     assert main is not None
-    demand = context.demand
+    demand = context.demand_on(main.offer)
     passes, handovers = 0.0, 0.0
     if ways is not None and handed is not None:
         share = float(ways.relayed.sum())
@@ -196,7 +196,8 @@ def _main(
         tier_bytes(main) if case.deployment.decode_cache else 0.0,
         context.tpot_limit_s(),
         context.pooled_slots,
-        lambda idle: context.residence_s(idle, rate),
+        lambda idle: context.residence_s(idle, rate, demand.kv_format),
+        main_conversion_s(case.move, line.weight, None if ways is None else (ways.kind, ways.atom, ways.filtered)),
     )
 
 
@@ -256,6 +257,6 @@ def fetch_share(context: Context, pool: Pool, flow: Flow) -> float:
     tier = tier_bytes(pool)
     if tier <= 0:
         return 0.0
-    inside = context.residence_s(flow.main.idle_bytes - tier, context.rate)
+    inside = context.residence_s(flow.main.idle_bytes - tier, context.rate, context.demand_on(pool.offer).kv_format)
     whole = float(gap_cdf(flow.main.residence_s, context.gap))
     return max(1.0 - float(gap_cdf(inside, context.gap)) / whole, 0.0) if whole > 0 else 0.0

@@ -44,7 +44,7 @@ def evaluate(
     if deployment.aggregated is not None:
         return evaluate_aggregated(context, deployment.aggregated, at, detail=detail)
     assert deployment.prefill is not None and deployment.main is not None
-    stage = context.prefill_stage(deployment.prefill, at)
+    stage = context.prefill_stage(deployment.prefill, at, deployment.main, deployment.relay)
     if isinstance(stage, Excuse):
         return _failed((stage,))
     move = transfer(context.demand, deployment, stage, context.nic_goodput)
@@ -152,11 +152,11 @@ def _completed(case: Case, answer: Answer) -> Evaluation:
 def _loads(context: Context, deployment: Deployment, stage: PrefillStage, flow: Flow, rate: float) -> list[Excuse]:
     """Rows that aren't latencies: memory, slots, line, caps."""
     found: list[Excuse] = []
-    demand = context.demand
     if flow.line.rho > context.cap_line * (1 + 1e-9):
         found.append(Excuse("line_utilization", flow.line.rho, context.cap_line, "", "line"))
     pool = deployment.prefill
     assert pool is not None
+    demand = context.demand_on(pool.offer)
     held = rate * float(demand.atoms.weight @ (stage.time_s * demand.kv_prompt))
     held += rate * float(((flow.line.weight * np.maximum(flow.line.predicted, 0.0)) @ demand.kv_prompt).sum())
     room = pool.prefill.kv_pool_bytes * pool.instances
