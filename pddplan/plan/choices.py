@@ -174,8 +174,8 @@ class Pace:
     relief: float  # most tokens of main decode that a token of the relay spares
     fastest: tuple[PoolOption, PoolOption | None]  # NICs of main decode and relay: transfers can't be quicker
     converts: ConversionRates
-    # transfers by prefill option, count and line, each with the stage that it holds for
-    moves: dict[tuple[int, int, int], tuple[PrefillStage, Transfer]] = field(default_factory=dict)
+    # quickest and slowest transfer by prefill option, count and line, with the stage that they hold for
+    moves: dict[tuple[int, int, int], tuple[PrefillStage, Transfer, Transfer]] = field(default_factory=dict)
 
 
 def pace_of(context: Context, mains: Choices, relays: Choices) -> Pace:

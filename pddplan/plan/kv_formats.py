@@ -1,4 +1,4 @@
-"""What bounds need where the chips of a scenario hold KV caches in different formats (``serve.conversion``)."""
+"""What bounds and answers need where chips of a scenario hold KV caches in different formats (``serve.conversion``)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,16 @@ import numpy as np
 
 from pddplan.plan.options import PoolOption
 from pddplan.serve.context import Context
-from pddplan.serve.conversion import conversion_bytes_per_s, conversion_s, stretch_of
-from pddplan.serve.deployment import Pool
-from pddplan.spec.types import Role
+from pddplan.serve.conversion import (
+    conversion_bytes_per_s,
+    conversion_s,
+    crossing_format,
+    held_format,
+    stretch_of,
+)
+from pddplan.serve.deployment import Deployment, Pool
+from pddplan.spec.types import Assumption, Role
+from pddplan.units import GB
 
 
 @dataclass(frozen=True)
@@ -45,3 +52,50 @@ def longest_stretch(context: Context, pool: Pool) -> float:
     sizes = [context.demand.in_format(name).kv_prompt for name in context.kv_formats]
     seconds = conversion_s(np.sum(sizes, axis=0), np.zeros_like(sizes[0]), conversion_bytes_per_s(pool))
     return stretch_of(context.rate * context.demand.atoms.mean(seconds) / pool.instances)
+
+
+def line_format(context: Context, deployment: Deployment) -> str:
+    """KV format that crosses from prefill to main decode."""
+    assert deployment.prefill is not None and deployment.main is not None
+    return crossing_format(context.demand, deployment.prefill, deployment.main)
+
+
+def other_format(context: Context, kv_format: str) -> str:
+    """The format, "" where it is the scenario's."""
+    return "" if kv_format == context.demand.kv_format else kv_format
+
+
+def format_notes(context: Context, deployment: Deployment) -> list[Assumption]:
+    """KV formats of a plan's pools and ways that aren't the scenario's, and who converts."""
+    found = []
+    for pool in deployment.pools:
+        held = held_format(context.demand, pool)
+        stated = pool.offer.precision is not None and pool.offer.precision.kv_cache is not None
+        if other_format(context, held):
+            note = f"what {pool.offer.chip.id} holds in {pool.site.name}"
+            found.append(Assumption(f"kv_format.{pool.role}", held, "input" if stated else "default", note))
+    ways = (
+        ("line" if deployment.line is not None else "main_decode_transfer", deployment.main),
+        ("relay_transfer", deployment.relay),
+    )
+    for name, receiver in ways:
+        if deployment.prefill is None or receiver is None:
+            continue
+        ends = (deployment.prefill, receiver)
+        crossing = crossing_format(context.demand, *ends)
+        who = [pool for pool in ends if held_format(context.demand, pool) != crossing]
+        if who or other_format(context, crossing):
+            found.append(Assumption(f"kv_format.{name}", crossing, "default", _who_converts(context, who)))
+    return found
+
+
+def _who_converts(context: Context, pools: list[Pool]) -> str:
+    """``nvidia-h20-96g turns it into fp8 at 3,210 GB/s``."""
+    if not pools:
+        return "what both ends hold"
+    told = []
+    for pool in pools:
+        held, rate = held_format(context.demand, pool), conversion_bytes_per_s(pool) / GB
+        made = f"makes it of its {held}" if pool.role == "prefill" else f"turns it into {held}"
+        told.append(f"{pool.offer.chip.id} {made}, {rate:,.0f} GB/s read and written")
+    return "; ".join(("both ends read it", *told))

@@ -29,6 +29,7 @@ class RolePlan:
     batch: int
     usd_per_hour: float
     utilization: Utilization
+    kv_format: str = ""  # where it isn't the scenario's
 
     @property
     def chips(self) -> int:
@@ -45,6 +46,7 @@ class LinkPlan:
     utilization: float
     usd_per_hour: float  # ports + traffic
     usd_per_hour_traffic: float
+    kv_format: str = ""  # of what it carries, where it isn't the scenario's
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from pddplan.errors import Excuse
 from pddplan.plan.choices import Pace
+from pddplan.plan.kv_formats import ConversionRates
 from pddplan.plan.options import PoolOption
 from pddplan.serve.context import Context
 from pddplan.serve.demand import Demand
@@ -83,19 +84,18 @@ def tuple_bounds(
     tokens/s that relays can take, may stop the work half way: then None.
     """
     rate, demand = context.rate, context.demand_on(main.offer)
-    deployment = Deployment(
-        prefill=prefill.pool(instances),
-        relay=relay.pool(1) if relay is not None else None,
-        main=main.pool(1),
-        line=line,
-        decode_cache=context.scenario.engine.decode_prefix_sharing,
-    )
-    key, rates = (id(prefill), instances, id(line)), pace.converts
+    key = (id(prefill), instances, id(line))
     known = pace.moves.get(key)
-    move = known[1] if known and known[0] is stage else _transfer(context, deployment, stage, rates.quickest)
-    pace.moves[key] = (stage, move)
-    converts = move.main_converts_s is not None or move.relay_converts_s is not None
-    slow = _transfer(context, deployment, stage, rates.slowest) if converts else move
+    if known is None or known[0] is not stage:
+        deployment = Deployment(
+            prefill=prefill.pool(instances),
+            relay=relay.pool(1) if relay is not None else None,
+            main=main.pool(1),
+            line=line,
+            decode_cache=context.scenario.engine.decode_prefix_sharing,
+        )
+        known = pace.moves[key] = (stage, *_transfers(context, deployment, stage, pace.converts))
+    _, move, slow = known
     sent = least_sent(context) if use_filter else 1.0
     state = line_state(demand, move, stage, rate, q[1], sent)
     worst = line_state(demand, slow, stage, rate, q[0]) if q[0] < q[1] or use_filter or slow is not move else state
@@ -133,9 +133,17 @@ def tuple_bounds(
     )
 
 
-def _transfer(context: Context, deployment: Deployment, stage: PrefillStage, rates: Mapping[Role, float]) -> Transfer:
-    """The transfer with receivers that convert at the given rates [B/s]."""
-    return transfer(context.demand, deployment, stage, context.nic_goodput, lambda pool: rates[pool.role])
+def _transfers(
+    context: Context, deployment: Deployment, stage: PrefillStage, rates: ConversionRates
+) -> tuple[Transfer, Transfer]:
+    """The transfer with receivers that convert as quickly, and as slowly, as any; the same where none converts."""
+
+    def made(by_role: Mapping[Role, float]) -> Transfer:
+        return transfer(context.demand, deployment, stage, context.nic_goodput, lambda pool: by_role[pool.role])
+
+    quick = made(rates.quickest)
+    converts = quick.main_converts_s is not None or quick.relay_converts_s is not None
+    return quick, made(rates.slowest) if converts else quick
 
 
 def _prompt_shares(

@@ -9,8 +9,10 @@ from pddplan.economics.cost import Bill, bill
 from pddplan.economics.revenue import revenue_usd_per_hour
 from pddplan.economics.split import Split, split_cost
 from pddplan.perf.utilization import Utilization
+from pddplan.plan.kv_formats import line_format, other_format
 from pddplan.plan.records import Architecture, CostSplit, LinkPlan, Revenue, RolePlan
 from pddplan.serve.context import Context
+from pddplan.serve.conversion import held_format
 from pddplan.serve.deployment import Deployment
 from pddplan.serve.evaluate import evaluate
 from pddplan.serve.records import Evaluation, Routing
@@ -33,7 +35,7 @@ def architecture_of(deployment: Deployment, evaluation: Evaluation) -> Architect
     return "pd_cross_site_drc" if deployment.decode_cache else "pd_cross_site"
 
 
-def role_plans(deployment: Deployment, evaluation: Evaluation, costs: Bill) -> tuple[RolePlan, ...]:
+def role_plans(context: Context, deployment: Deployment, evaluation: Evaluation, costs: Bill) -> tuple[RolePlan, ...]:
     """One entry per pool."""
     found = []
     for pool in deployment.pools:
@@ -54,12 +56,13 @@ def role_plans(deployment: Deployment, evaluation: Evaluation, costs: Bill) -> t
                 batch=max(round(batch), 1) if math.isfinite(batch) else 0,
                 usd_per_hour=costs.roles[pool.role],
                 utilization=(load.utilization if load is not None else None) or UNKNOWN,
+                kv_format=other_format(context, held_format(context.demand, pool)),
             )
         )
     return tuple(found)
 
 
-def link_plans(deployment: Deployment, evaluation: Evaluation, costs: Bill) -> tuple[LinkPlan, ...]:
+def link_plans(context: Context, deployment: Deployment, evaluation: Evaluation, costs: Bill) -> tuple[LinkPlan, ...]:
     """The line that is bought, if any."""
     line, load = deployment.line, evaluation.line
     if line is None:
@@ -75,6 +78,7 @@ def link_plans(deployment: Deployment, evaluation: Evaluation, costs: Bill) -> t
             utilization=load.utilization if load is not None else math.nan,
             usd_per_hour=costs.line_ports + costs.line_traffic,
             usd_per_hour_traffic=costs.line_traffic,
+            kv_format=other_format(context, line_format(context, deployment)),
         ),
     )
 

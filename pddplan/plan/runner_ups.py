@@ -110,8 +110,8 @@ def _alternative(context: Context, runner_up: RunnerUp, best: Deployment) -> Alt
         architecture=architecture_of(deployment, evaluation),
         differs=differs(deployment, best),
         proven=runner_up.proven,
-        roles=role_plans(deployment, evaluation, costs),
-        links=link_plans(deployment, evaluation, costs),
+        roles=role_plans(context, deployment, evaluation, costs),
+        links=link_plans(context, deployment, evaluation, costs),
     )
 
 

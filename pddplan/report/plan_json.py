@@ -119,7 +119,13 @@ def role_payload(role: RolePlan) -> dict[str, Any]:
         "batch": role.batch or None,
         "usd_per_hour": finite(role.usd_per_hour),
         "utilization": utilization_payload(role.utilization),
+        **format_payload(role.kv_format),
     }
+
+
+def format_payload(kv_format: str) -> dict[str, str]:
+    """A KV format that isn't the scenario's; nothing where it is."""
+    return {"kv_format": kv_format} if kv_format else {}
 
 
 def utilization_payload(utilization: Utilization) -> dict[str, float | None]:
@@ -141,6 +147,7 @@ def link_payload(link: LinkPlan) -> dict[str, Any]:
         "utilization": finite(link.utilization),
         "usd_per_hour": finite(link.usd_per_hour),
         "usd_per_hour_traffic": finite(link.usd_per_hour_traffic),
+        **format_payload(link.kv_format),
     }
 
 

@@ -42,6 +42,8 @@ _REASONS = rows(
 _FIXES = rows(record({"what": TEXT, "overrides": rows(TEXT), "usd_per_hour": MAYBE_NUMBER}))
 _PROBLEM = record({"file": MAYBE_TEXT, "line": MAYBE_COUNT, "key": MAYBE_TEXT, "message": TEXT, "fix": MAYBE_TEXT})
 
+# of the cache that a pool holds and a line carries, where it isn't the scenario's precision.kv_cache
+_KV_FORMAT: dict[str, Schema] = {"kv_format": one_of("bf16", "fp8")}
 _ROLE = record(
     {
         "role": one_of("prefill", "relay_decode", "main_decode", "aggregated"),
@@ -61,7 +63,8 @@ _ROLE = record(
                 "interconnect": MAYBE_SHARE,
             }
         ),
-    }
+    },
+    optional=_KV_FORMAT,
 )
 _LINK = record(
     {
@@ -73,7 +76,8 @@ _LINK = record(
         "utilization": MAYBE_SHARE,
         "usd_per_hour": NUMBER,
         "usd_per_hour_traffic": NUMBER,
-    }
+    },
+    optional=_KV_FORMAT,
 )
 _ROUTING = record(
     {
