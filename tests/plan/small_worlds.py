@@ -92,7 +92,7 @@ def _without_limits(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def _mix_formats(rng: np.random.Generator, data: dict[str, Any]) -> None:
-    """Two chips at the first site, fp8 for about half of all, stated caches for some; prefill and main decode differ."""
+    """Two chips at the first site for half of the worlds; fp8 for some chips and not for others; some caches stated."""
     data["precision"]["kv_cache"] = _pick(rng, ["fp8", "fp8", "fp8", "bf16"])
     first = data["sites"][0]["chips"]
     if rng.random() < 0.5:
