@@ -87,14 +87,10 @@ def tuple_bounds(
     key = (id(prefill), instances, id(line))
     known = pace.moves.get(key)
     if known is None or known[0] is not stage:
-        deployment = Deployment(
-            prefill=prefill.pool(instances),
-            relay=relay.pool(1) if relay is not None else None,
-            main=main.pool(1),
-            line=line,
-            decode_cache=context.scenario.engine.decode_prefix_sharing,
-        )
-        known = pace.moves[key] = (stage, *_transfers(context, deployment, stage, pace.converts))
+        lent = relay.pool(1) if relay is not None else None
+        cache = context.scenario.engine.decode_prefix_sharing
+        pools = Deployment(prefill.pool(instances), lent, main.pool(1), line=line, decode_cache=cache)
+        known = pace.moves[key] = (stage, *_transfers(context, pools, stage, pace.converts))
     _, move, slow = known
     sent = least_sent(context) if use_filter else 1.0
     state = line_state(demand, move, stage, rate, q[1], sent)

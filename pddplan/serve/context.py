@@ -238,7 +238,7 @@ def _with_formats(scenario: Scenario, model: LanguageModel) -> Scenario:
     found = tuple(a for a in format_assumptions(scenario, model) if a.name not in known)
     if not found:
         return scenario
-    told = tuple(f"{a.note}; {a.name} says otherwise." for a in found)
+    told = tuple(f"{a.note}. State {a.name} to change that." for a in found)
     return replace(
         scenario,
         assumptions=(*scenario.assumptions, *found),

@@ -65,7 +65,9 @@ def test_the_line_from_an_a100_carries_bf16_and_the_h20_turns_it_into_fp8() -> N
     note = next(a.note for a in result.assumptions if a.name == "kv_format.line")
     assert "nvidia-h20-96g turns it into fp8" in note
     assert result.links[0].needed_gbit_per_s == pytest.approx(4 * missing_bytes(result, "bf16") * 8e-9, rel=1e-3)
-    assert any("no fp8" in w and "sites[0].chips[0].precision.kv_cache says otherwise" in w for w in result.warnings)
+    assert any(
+        "no fp8" in w and "State sites[0].chips[0].precision.kv_cache to change that" in w for w in result.warnings
+    )
 
 
 def test_the_line_to_an_a100_carries_bf16_and_the_h20_makes_it() -> None:
