@@ -9,6 +9,7 @@ from pddplan.llm.types import LanguageModel
 from pddplan.perf.curves import load_curves
 from pddplan.perf.instance import Instance, Parallelism
 from pddplan.perf.memory import memory_map
+from pddplan.perf.precision import kv_on, weights_on
 from pddplan.spec.types import Chip, ChipOffer, Engine, ParallelismChoice, Precision, Role
 
 MAX_TP = 16
@@ -34,16 +35,18 @@ def candidate_instances(
     where nothing else fits); dp, only for models with experts: what makes 1, 2, 3, 4, 6 or 8 nodes, with tp 1, 4 or 8
     inside; ep = tp x dp, beside it ep = 1 where dp = pp = 1. Instances divide a node or are whole nodes, and none has
     more than 8 times the chips of the smallest (or a node). ``offer.parallelism`` narrows each, and values that it
-    names count although they are not on the list. Measured roles are the caller's.
+    names count although they are not on the list. ``precision``, the scenario's, is followed where the
+    chip can (``precision.weights_on``, ``kv_on``). Measured roles are the caller's.
     """
-    weights = (offer.precision or precision).weights
+    weights = weights_on(offer, model, precision.weights).weights
+    kv_cache = kv_on(offer, precision.kv_cache)
     curves = load_curves(offer.chip)
     fits: list[Instance] = []
     excuses: list[Excuse] = []
     limit = offer.max_chips if _pinned(offer.parallelism) else min(offer.max_chips, max_chips_per_instance)
     for pipelines in (offer.parallelism.pp or PIPELINES, (LAST_RESORT_PIPELINE,)):
         for par in layouts(offer.chip, model, offer.parallelism, pipelines):
-            instance = Instance(offer.chip, model, par, engine, weights, precision.kv_cache, curves)
+            instance = Instance(offer.chip, model, par, engine, weights, kv_cache, curves)
             if par.chips > limit:
                 excuses.append(Excuse("chips", par.chips, limit, "chips per instance", instance.label))
                 continue

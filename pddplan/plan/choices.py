@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from pddplan.plan.kv_formats import ConversionRates, conversion_rates, longest_stretch
 from pddplan.plan.options import PoolOption, admitted
 from pddplan.serve.context import Context
 from pddplan.serve.decode_stage import ADMISSION_EPSILON
@@ -172,8 +173,9 @@ class Pace:
     main_usd_per_hour: float  # cheapest main decode there is
     relief: float  # most tokens of main decode that a token of the relay spares
     fastest: tuple[PoolOption, PoolOption | None]  # NICs of main decode and relay: transfers can't be quicker
-    # transfers by prefill option, count and line, each with the stage that it holds for
-    moves: dict[tuple[int, int, int], tuple[PrefillStage, Transfer]] = field(default_factory=dict)
+    converts: ConversionRates
+    # quickest and slowest transfer by prefill option, count and line, with the stage that they hold for
+    moves: dict[tuple[int, int, int], tuple[PrefillStage, Transfer, Transfer]] = field(default_factory=dict)
 
 
 def pace_of(context: Context, mains: Choices, relays: Choices) -> Pace:
@@ -191,7 +193,8 @@ def pace_of(context: Context, mains: Choices, relays: Choices) -> Pace:
         max((c.option for c in mains), key=nic_of),
         max((c.option for c in relays), key=nic_of) if relays else None,
     )
-    return Pace(floor, top, slots, least, main, relay, min(usd, default=math.inf), relief, fastest)
+    converts = conversion_rates(c.option for c in (*mains, *relays))
+    return Pace(floor, top, slots, least, main, relay, min(usd, default=math.inf), relief, fastest, converts)
 
 
 def nic_of(option: PoolOption) -> float:
@@ -208,17 +211,15 @@ def decode_choices(
     Main decode (``tangent``) without a relay holds the mean context of all tokens; what a relay takes off it may be
     the longest contexts, for which each of its tokens counts ``relief`` times. The relay may get the shortest.
     """
-    atoms = context.demand.atoms
-    middle = context.demand.middle_context
+    atoms, middle = context.demand.atoms, context.demand.middle_context
     held = context.demand.token_context if tangent else float(middle.min())
-    kv = float(context.demand.kv_at(np.asarray(held if tangent else (atoms.prompt + atoms.output).min())))
-    kv_most = float(context.demand.kv_at(np.asarray(held + atoms.output.max()))) - kv  # eager tokens lengthen contexts
     mixed = tangent and relayed and float(middle.min()) < held * (1 - 1e-9)
-    limit = context.tpot_limit_s()
-    demand = context.output_tokens_per_s
+    limit, demand = context.tpot_limit_s(), context.output_tokens_per_s
     found: list[DecodeChoice] = []
     for option in options:
-        service = option.pool(1).decode
+        service, own = option.pool(1).decode, context.demand_on(option.offer)
+        kv = float(own.kv_at(np.asarray(held if tangent else (atoms.prompt + atoms.output).min())))
+        kv_most = float(own.kv_at(np.asarray(held + atoms.output.max()))) - kv  # eager tokens lengthen contexts
         cap = context.cap(option.role)
         surface = context.step_surface(option.pool(1))
         table = surface.table(held)
@@ -256,7 +257,7 @@ def decode_choices(
             # with mixed contexts nothing is known of the memory that runs beside a relay
             busy = math.inf if mixed else most * (kv_most + kv)
             floor = float(table.seconds[0])
-            top = float(surface.table(float(middle.max()))(np.asarray(max(per, 1.0))))
+            top = float(surface.table(float(middle.max()))(np.asarray(max(per, 1.0)))) * longest_stretch(context, pool)
             found.append(
                 DecodeChoice(option, count, most, tokens, room, busy, floor, top, start, speed, drag, resting, relief)
             )
@@ -278,12 +279,13 @@ def most_useful(context: Context, option: PoolOption, kv_running: float) -> int:
         limit = min(context.tpot_limit_s(), top)
         useful = USEFUL_FACTOR * demand * max(step, limit if math.isfinite(limit) else step) + USEFUL_EXTRA
         useful += math.sqrt(useful) * USEFUL_EXTRA
-    sessions = context.idle_for_share(1.0 - HELD_TOLERANCE) if option.role == "main_decode" else 0.0
+    own, main = context.demand_on(option.offer), option.role == "main_decode"
+    sessions = context.idle_for_share(1.0 - HELD_TOLERANCE, own.kv_format) if main else 0.0
     room = service.kv_pool_bytes
     if math.isfinite(sessions) and room > 0 and math.isfinite(room):
         useful += USEFUL_FACTOR * sessions / room
     # never below what keeps every request's KV under way in memory
-    under_way = context.rate * float(context.demand.kv_prompt.max()) * LONGEST_WAY_S
+    under_way = context.rate * float(own.kv_prompt.max()) * LONGEST_WAY_S
     if math.isfinite(room) and room > 0:
         useful += under_way / room
     return int(max(min(useful + 1, option.max_instances), option.min_instances))
@@ -323,7 +325,7 @@ def _relief(
     worst = 1.0
     for low in np.linspace(float(middle.min()), held, RELIEF_POINTS, endpoint=False):
         table = surface.table(float(low))
-        kv = float(context.demand.kv_at(np.asarray(low)))
+        kv = float(context.demand_on(option.offer).kv_at(np.asarray(low)))
         per = min(service.max_batch, table.largest_batch(context.tpot_limit_s()), service.kv_pool_bytes / kv)
         most = np.minimum(admitted(table, per, counts, pooled, ADMISSION_EPSILON), cap * per * counts)
         makes = np.array(

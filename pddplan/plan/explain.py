@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pddplan.errors import Excuse
+from pddplan.plan.kv_formats import format_notes
 from pddplan.plan.network_words import network_words
 from pddplan.plan.options import line_options
 from pddplan.plan.records import Alternative, Architecture, Binding, CostSplit
@@ -199,6 +200,7 @@ def assumptions(context: Context, deployment: Plan) -> tuple[Assumption, ...]:
                 f"efficiency.{pool.offer.chip.id}", curves.id, source, f"typical error of an op {curves.band:.0%}"
             )
             found += [entry] if entry not in found else []
+    found += format_notes(context, deployment)
     atoms = context.demand.atoms
     uncached = _quantiles(atoms.uncached, atoms.weight)
     found.append(

@@ -8,7 +8,9 @@ from dataclasses import replace
 
 from pddplan.economics.cost import line_usd_per_hour
 from pddplan.errors import Excuse
+from pddplan.perf.precision import kv_between
 from pddplan.plan.choices import Choices, decode_choices, pace_of
+from pddplan.plan.kv_formats import by_format
 from pddplan.plan.options import PoolOption, site_pairs
 from pddplan.plan.prune import fixed_usd_per_hour
 from pddplan.plan.relaxation import least_sent, least_share
@@ -28,23 +30,21 @@ def roots(search: Search) -> list[tuple[Node, float]]:
     forecast = context.scenario.workload.output_forecast is not None
     for source, target in site_pairs(context.scenario):
         same = source.name == target.name
-        mains, relays = choices_of(search, source.name, target.name, same)
-        if not mains:
-            continue
-        pace = pace_of(context, mains, relays)
         lines: list[LineChoice | None] = (
             [None]
             if same
             else [line for line in shop.lines if (line.from_site, line.to_site) == (source.name, target.name)]
         )
-        for prefill in (o for o in shop.pools["prefill"] if o.site.name == source.name):
+        prefills = [o for o in shop.pools["prefill"] if o.site.name == source.name]
+        groups = [(*group, pace_of(context, *group)) for group in choices_of(search, source.name, target.name, same)]
+        for (mains, relays, pace), prefill in itertools.product(groups, prefills):
             least = least_count(context, prefill)
             if least > prefill.max_instances:
                 need, have = least * prefill.chips, prefill.max_instances * prefill.chips
                 search.stage_excuses.append(Excuse("prefill_chips", need, have, "chips", "prefill"))
                 continue
             for line in lines:
-                q = hit_range(search, line, mains)
+                q = hit_range(search, prefill, line, mains)
                 if q is None:
                     continue
                 for use_filter in (False, True) if forecast and relays else (False,):
@@ -62,19 +62,23 @@ def levels_of(node: Node) -> list[Node]:
     return [replace(node, q=q, whole=False) for q in itertools.pairwise(edges)]
 
 
-def hit_range(search: Search, line: LineChoice | None, mains: Choices) -> tuple[float, float] | None:
+def hit_range(
+    search: Search, prefill: PoolOption, line: LineChoice | None, mains: Choices
+) -> tuple[float, float] | None:
     """Range of the hit share q: from what the line needs to what the largest memory holds; None if it's empty."""
     context = search.context
+    main, crossing = mains[0].option.offer, _crossing(context, prefill, mains)
     given = context.given_hit_share
     if not context.scenario.engine.decode_prefix_sharing or context.demand.atoms.hit_rate <= 0:
         low = high = 0.0
     elif given is not None:
         low = high = given
     else:
-        low, high = 0.0, min(context.share_for_idle(max(c.room_bytes for c in mains)) + HELD_TOLERANCE, 1.0)
-    least = least_share(context, line, high)
+        room = max(c.room_bytes for c in mains)
+        low, high = 0.0, min(context.share_for_idle(room, context.demand_on(main).kv_format) + HELD_TOLERANCE, 1.0)
+    least = least_share(context, line, high, crossing)
     if least is None:
-        search.stage_excuses.append(_line_excuse(context, line, high))
+        search.stage_excuses.append(_line_excuse(context, line, high, crossing))
         return None
     return min(max(low, least), high), high
 
@@ -93,27 +97,45 @@ def _simple_bound(context: Context, node: Node, instances: int) -> float:
     rent = max(total * min(pace.main_usd_per_token_s, relay), pace.main_usd_per_hour) + own - owned
     bill = max(rent, 0.0) + fixed_usd_per_hour(context, node.prefill)
     sent = least_sent(context) if node.use_filter else 1.0
-    bytes_per_s = context.rate * context.demand.mean_delta(node.q[1]) * sent
+    crossing = context.demand.in_format(_crossing(context, node.prefill, node.mains))
+    bytes_per_s = context.rate * crossing.mean_delta(node.q[1]) * sent
     return bill + line_usd_per_hour(context.scenario, node.line, bytes_per_s)
 
 
-def choices_of(search: Search, source: str, target: str, same: bool) -> tuple[Choices, Choices]:
+def _crossing(context: Context, prefill: PoolOption, mains: Choices) -> str:
+    """KV format that crosses to main decode, whose options all hold the same."""
+    return kv_between(prefill.offer, mains[0].option.offer, context.demand.kv_format)
+
+
+def choices_of(search: Search, source: str, target: str, same: bool) -> tuple[tuple[Choices, Choices], ...]:
+    """Main decodes and relays of a site pair in groups that hold one KV format each; without main decode, none.
+
+    Where formats differ, plans without a relay are a group of their own: with one, prefill may have more to convert.
+    """
     key = f"{source}>{target}"
     if key not in search.choices:
         context, shop = search.context, search.shop
         mains = tuple(o for o in shop.pools["main_decode"] if o.site.name == target)
         relays = () if same else tuple(o for o in shop.pools["relay_decode"] if o.site.name == source)
-        search.choices[key] = (
-            decode_choices(context, mains, context.pooled_slots, tangent=True, relayed=bool(relays)),
-            decode_choices(context, relays, True, tangent=False),
+        beside = list(by_format(context, relays))
+        if not beside or (len(context.kv_formats) > 1 and not any(o.pinned for o in relays)):
+            beside.append(())
+        made = (
+            (
+                decode_choices(context, own, context.pooled_slots, tangent=True, relayed=bool(others)),
+                decode_choices(context, others, True, tangent=False),
+            )
+            for own in by_format(context, mains)
+            for others in beside
         )
+        search.choices[key] = tuple(group for group in made if group[0])
     return search.choices[key]
 
 
-def _line_excuse(context: Context, line: LineChoice | None, share: float) -> Excuse:
+def _line_excuse(context: Context, line: LineChoice | None, share: float, kv_format: str) -> Excuse:
     """The line doesn't carry the least bytes this traffic can send."""
     assert line is not None
-    load = context.rate * context.demand.mean_delta(share) / line.capacity_bytes_per_s
+    load = context.rate * context.demand.in_format(kv_format).mean_delta(share) / line.capacity_bytes_per_s
     return Excuse("line_utilization", load, context.cap_line, "", "line")
 
 

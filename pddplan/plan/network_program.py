@@ -128,7 +128,8 @@ class NetworkProgram:
     @cached_property
     def relays(self) -> dict[PoolOption, float]:
         """Most tokens of main decode that an instance spares [tokens/s], by relay option."""
-        relief = max((c.relief for mains, _ in self.search.choices.values() for c in mains), default=1.0)
+        groups = [group for groups in self.search.choices.values() for group in groups]
+        relief = max((c.relief for mains, _ in groups for c in mains), default=1.0)
         return {option: tokens * relief for option, tokens in self._decode("relay_decode").items()}
 
     def _decode(self, role: Role) -> dict[PoolOption, float]:
@@ -139,10 +140,10 @@ class NetworkProgram:
                 (k.from_site, k.to_site) == (source.name, target.name) for k in self.search.shop.lines
             ):
                 continue
-            found = choices_of(self.search, source.name, target.name, same)
-            for choice in found[0 if role == "main_decode" else 1]:
-                each = choice.tokens_per_s / choice.instances
-                best[choice.option] = max(best.get(choice.option, 0.0), each)
+            for mains, relays in choices_of(self.search, source.name, target.name, same):
+                for choice in mains if role == "main_decode" else relays:
+                    each = choice.tokens_per_s / choice.instances
+                    best[choice.option] = max(best.get(choice.option, 0.0), each)
         return best
 
     @cached_property

@@ -195,7 +195,7 @@ def _figures(context: Context, option: PoolOption) -> Array:
     pool = option.pool(1)
     service, mean = pool.decode, context.demand.mean_context
     table = context.step_surface(pool).table(mean)
-    kv = float(context.demand.kv_at(np.asarray(mean)))
+    kv = float(context.demand_on(option.offer).kv_at(np.asarray(mean)))
     if not np.isfinite(table.seconds[0]):
         return np.array([float(option.chips)])
     most = min(service.max_batch, service.kv_pool_bytes / kv, table.largest_batch(context.tpot_limit_s()))
@@ -204,6 +204,8 @@ def _figures(context: Context, option: PoolOption) -> Array:
     rate = option.offer.chip.scale_out_bytes_per_s * ranks * context.nic_goodput
     flow = min(rate, _useful_nic(context, option.role))
     figures = [float(option.chips), option.chips / max(speed, 1e-9), 1.0 / flow]
+    if len(context.kv_formats) > 1:
+        figures.append(1.0 / ranks)  # that convert a cache
     # a relay holds requests for their transfers' time, whatever its speed; main decode's memory is a cache as well
     held = most if option.role == "relay_decode" else service.kv_pool_bytes
     figures.append(option.chips / max(held, 1e-9))
@@ -219,7 +221,8 @@ def _useful_nic(context: Context, role: Role) -> float:
     if role == "main_decode" and context.scenario.links:
         return max(k.streams * k.stream_bytes_per_s for k in context.scenario.links)
     tightest = min((s.limit_s for s in context.limits("ttft")), default=1.0)
-    return float(context.demand.kv_prompt.max()) / (HIDDEN_SHARE * tightest)
+    largest = max(float(context.demand.in_format(name).kv_prompt.max()) for name in context.kv_formats)
+    return largest / (HIDDEN_SHARE * tightest)
 
 
 def line_options(scenario: Scenario, *, every: bool = False) -> tuple[LineChoice, ...]:

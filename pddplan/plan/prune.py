@@ -159,7 +159,7 @@ def _belongs(context: Context, level: Tuple, bounds: Bounds, q_high: float) -> M
     least = max(1.0 - bounds.lag_share, 1e-9)
     if not sharing or context.scenario.workload.decode_prefix_hit_rate is not None or q_high >= least:
         return np.ones(len(mains), dtype=bool)
-    memory = (context.idle_for_share(q_high / least) + bounds.under_way_worst) * (1 + 1e-4)
+    memory = (context.idle_for_share(q_high / least, bounds.kv_format) + bounds.under_way_worst) * (1 + 1e-4)
     with np.errstate(invalid="ignore"):  # both are infinite where only the rate is known
         return np.asarray(np.isinf(mains.running_bytes) | (mains.room_bytes - mains.running_bytes <= memory))
 

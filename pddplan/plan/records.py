@@ -33,6 +33,7 @@ class RolePlan:
     busy_share: float = math.nan  # prefill: rho; decode: mean occupancy over slots
     request_share: float = 1.0  # of all requests; below 1 where several pools share a role
     uncached_tokens: tuple[float, float] = (0.0, math.inf)  # of the requests that a prefill pool gets
+    kv_format: str = ""  # where it isn't the scenario's
 
     @property
     def chips(self) -> int:
@@ -49,6 +50,7 @@ class LinkPlan:
     utilization: float
     usd_per_hour: float  # ports + traffic
     usd_per_hour_traffic: float
+    kv_format: str = ""  # of what it carries, where it isn't the scenario's
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ the program's optimum is a lower bound. Intervals are split until plans and boun
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from pddplan.errors import Excuse
 from pddplan.plan.choices import Pace
+from pddplan.plan.kv_formats import ConversionRates
 from pddplan.plan.options import PoolOption
 from pddplan.serve.context import Context
 from pddplan.serve.demand import Demand
@@ -26,6 +27,7 @@ from pddplan.serve.line_stage import LineState, Transfer, kinds, line_state, tra
 from pddplan.serve.prefill_stage import PrefillStage
 from pddplan.serve.relay import last_turn_probability
 from pddplan.serve.residency import gap_cdf
+from pddplan.spec.types import Role
 
 Array = NDArray[np.float64]
 
@@ -57,6 +59,7 @@ class Bounds:
     idle_needed_bytes: float  # that buys q_low
     kv_running: float
     tokens_per_s: float  # all output
+    kv_format: str  # that main decode holds
     shift_keep_per_s: float  # tokens/s that requests cold between q_low and q_high may add to ``keep``
     lag_share: float  # of hits that come before their transfer is through, at most
 
@@ -74,26 +77,24 @@ def tuple_bounds(
     use_filter: bool = False,
     worth: Callable[[float], bool] | None = None,
 ) -> Bounds | Excuse | None:
-    """Optimistic figures of a tuple; ``main`` and ``relay`` only lend their NICs (the fastest of their role).
+    """Optimistic figures of a tuple; ``main`` and ``relay`` only lend their NICs (the fastest of their role) and their
+    KV formats, which all of a node share. What converting takes off their steps isn't counted: it only costs.
 
     The filter may keep back what last turns would send, 1/turns of the bytes at most. ``worth``, asked with the most
     tokens/s that relays can take, may stop the work half way: then None.
     """
-    demand, rate = context.demand, context.rate
-    deployment = Deployment(
-        prefill=prefill.pool(instances),
-        relay=relay.pool(1) if relay is not None else None,
-        main=main.pool(1),
-        line=line,
-        decode_cache=context.scenario.engine.decode_prefix_sharing,
-    )
+    rate, demand = context.rate, context.demand_on(main.offer)
     key = (id(prefill), instances, id(line))
     known = pace.moves.get(key)
-    move = known[1] if known and known[0] is stage else transfer(demand, deployment, stage, context.nic_goodput)
-    pace.moves[key] = (stage, move)
+    if known is None or known[0] is not stage:
+        lent = relay.pool(1) if relay is not None else None
+        cache = context.scenario.engine.decode_prefix_sharing
+        pools = Deployment(prefill.pool(instances), lent, main.pool(1), line=line, decode_cache=cache)
+        known = pace.moves[key] = (stage, *_transfers(context, pools, stage, pace.converts))
+    _, move, slow = known
     sent = least_sent(context) if use_filter else 1.0
     state = line_state(demand, move, stage, rate, q[1], sent)
-    worst = line_state(demand, move, stage, rate, q[0]) if q[0] < q[1] or use_filter else state
+    worst = line_state(demand, slow, stage, rate, q[0]) if q[0] < q[1] or use_filter or slow is not move else state
     if state.rho > context.cap_line * (1 + 1e-9):
         return Excuse("line_utilization", state.rho, context.cap_line, "", "line")
     weight, low_weight = kinds(demand, q[1]), kinds(demand, q[0])
@@ -119,12 +120,26 @@ def tuple_bounds(
         bytes_per_s=rate * state.bytes_per_request,
         under_way_bytes=rate * float((weight * state.line_time * demand.kv_prompt).sum()),
         under_way_worst=worst_way,
-        idle_needed_bytes=context.idle_for_share(q[0] - HELD_TOLERANCE),
+        idle_needed_bytes=context.idle_for_share(q[0] - HELD_TOLERANCE, demand.kv_format),
         kv_running=float(demand.kv_at(np.asarray(demand.token_context))),
         tokens_per_s=context.output_tokens_per_s,
+        kv_format=demand.kv_format,
         shift_keep_per_s=rate * (q[1] - q[0]) * float(demand.atoms.weight @ np.maximum(keep[1] - keep[0], 0.0)),
         lag_share=lag if relay is not None else 0.0,
     )
+
+
+def _transfers(
+    context: Context, deployment: Deployment, stage: PrefillStage, rates: ConversionRates
+) -> tuple[Transfer, Transfer]:
+    """The transfer with receivers that convert as quickly, and as slowly, as any; the same where none converts."""
+
+    def made(by_role: Mapping[Role, float]) -> Transfer:
+        return transfer(context.demand, deployment, stage, context.nic_goodput, lambda pool: by_role[pool.role])
+
+    quick = made(rates.quickest)
+    converts = quick.main_converts_s is not None or quick.relay_converts_s is not None
+    return quick, made(rates.slowest) if converts else quick
 
 
 def _prompt_shares(
@@ -206,11 +221,11 @@ def least_sent(context: Context) -> float:
     return 1.0 - float(last_turn_probability(context.scenario.workload.sessions.turns))
 
 
-def least_share(context: Context, line: LineChoice | None, top: float) -> float | None:
-    """Least hit share at which the line carries the bytes; None if it doesn't even at ``top``."""
+def least_share(context: Context, line: LineChoice | None, top: float, kv_format: str) -> float | None:
+    """Least hit share at which the line carries the bytes of a format; None if it doesn't even at ``top``."""
     if line is None:
         return 0.0
-    demand = context.demand
+    demand = context.demand.in_format(kv_format)
     room = line.capacity_bytes_per_s * context.cap_line / context.rate
     cold = demand.mean_delta(0.0)
     held = demand.mean_delta(1.0) if context.scenario.engine.decode_prefix_sharing else cold

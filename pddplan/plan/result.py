@@ -9,9 +9,11 @@ from pddplan.economics.cost import Bill, bill
 from pddplan.economics.revenue import revenue_usd_per_hour
 from pddplan.economics.split import Split, split_cost
 from pddplan.perf.utilization import Utilization
+from pddplan.plan.kv_formats import line_format, other_format
 from pddplan.plan.network_words import edge_tokens
 from pddplan.plan.records import Architecture, CostSplit, LinkPlan, Revenue, RolePlan
 from pddplan.serve.context import Context
+from pddplan.serve.conversion import held_format
 from pddplan.serve.deployment import Network, Plan, Pool, band_of, share_of
 from pddplan.serve.evaluate import evaluate
 from pddplan.serve.records import Evaluation, Routing
@@ -69,6 +71,7 @@ def role_plans(context: Context, deployment: Plan, evaluation: Evaluation, costs
                 busy_share=load.busy_share if load is not None else math.nan,
                 request_share=share_of(deployment, pool),
                 uncached_tokens=_uncached(context, deployment, pool),
+                kv_format=other_format(context, held_format(context.demand, pool)),
             )
         )
     return tuple(found)
@@ -83,7 +86,7 @@ def _uncached(context: Context, plan: Plan, pool: Pool) -> tuple[float, float]:
     )
 
 
-def link_plans(deployment: Plan, evaluation: Evaluation, costs: Bill) -> tuple[LinkPlan, ...]:
+def link_plans(context: Context, deployment: Plan, evaluation: Evaluation, costs: Bill) -> tuple[LinkPlan, ...]:
     """The lines that are bought."""
     return tuple(
         LinkPlan(
@@ -95,6 +98,7 @@ def link_plans(deployment: Plan, evaluation: Evaluation, costs: Bill) -> tuple[L
             utilization=load.utilization,
             usd_per_hour=ports + traffic,
             usd_per_hour_traffic=traffic,
+            kv_format=other_format(context, line_format(context, deployment, line)),
         )
         for line, load, (ports, traffic) in zip(deployment.lines, evaluation.lines, costs.lines, strict=True)
     )

@@ -111,7 +111,7 @@ def _alternative(context: Context, runner_up: RunnerUp, best: Plan) -> Alternati
         differs=differs(deployment, best),
         proven=runner_up.proven,
         roles=role_plans(context, deployment, evaluation, costs),
-        links=link_plans(deployment, evaluation, costs),
+        links=link_plans(context, deployment, evaluation, costs),
     )
 
 

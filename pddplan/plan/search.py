@@ -56,17 +56,17 @@ def run(search: Search) -> None:
 def expand(search: Search, node: Node, bound: float) -> list[tuple[Node, float]]:
     """Solve a node's program, try its plan, return its children with their bounds."""
     context = search.context
-    stage = context.prefill_stage(node.prefill.pool(node.instances), context.rate)
+    stage = context.prefill_stage(node.prefill.pool(node.instances), context.rate, *node.receivers)
     sibling = sibling_of(context, node)
     more = [] if sibling is None else [sibling]
-    if isinstance(stage, Excuse) or not _prompt_enough(search, node, stage):
+    if isinstance(stage, Excuse) or not _prompt_enough(search, stage):
         return more
     return more + _children(search, node, bound, stage)
 
 
-def _prompt_enough(search: Search, node: Node, stage: PrefillStage) -> bool:
+def _prompt_enough(search: Search, stage: PrefillStage) -> bool:
     """Whether prefill alone, with nothing after it, meets the first-token quantiles: for all lines and levels."""
-    key = (id(node.prefill), node.instances)
+    key = id(stage)  # kept by the context
     if key not in search.prompt:
         context = search.context
         weight = context.demand.atoms.weight

@@ -111,7 +111,7 @@ def feasible_result(context: Context, search: Search, best: Found) -> PlanResult
     gap = max(cost.usd_per_hour - search.bound, 0.0) / cost.usd_per_hour if cost.usd_per_hour > 0 else 0.0
     status: Status = "feasible" if search.complete or gap <= GAP else "unknown"
     roles = role_plans(context, best.deployment, evaluation, costs)
-    links = link_plans(best.deployment, evaluation, costs)
+    links = link_plans(context, best.deployment, evaluation, costs)
     rate = context.rate
     architecture = architecture_of(best.deployment, evaluation)
     scenario = context.scenario

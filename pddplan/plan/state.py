@@ -13,10 +13,11 @@ from pddplan.plan.kinds import Kind, PoolKind, kind_of, line_kind, pool_kind
 from pddplan.plan.options import PoolOption, Shop
 from pddplan.plan.prune import Cuts, Pairs, Tuple
 from pddplan.serve.context import Context
-from pddplan.serve.deployment import LineChoice, Network, Plan
+from pddplan.serve.deployment import LineChoice, Network, Plan, Pool
 from pddplan.serve.evaluate import evaluate
 from pddplan.serve.records import Evaluation
 
+Place = tuple[int, int, bool, int]  # see Node.place
 GAP = 1e-3  # "proven" means the gap between bound and re-evaluated plan is at most this
 
 
@@ -52,13 +53,13 @@ class Search:
     refused: list[Found] = field(default_factory=list)
     stage_excuses: list[Excuse] = field(default_factory=list)
     seen: dict[tuple[object, ...], Found] = field(default_factory=dict)
-    prompt: dict[tuple[int, int], bool] = field(default_factory=dict)
-    cuts: dict[tuple[int, int, bool], Cuts] = field(default_factory=dict)  # by Node.place, for all levels and counts
+    prompt: dict[int, bool] = field(default_factory=dict)
+    cuts: dict[Place, Cuts] = field(default_factory=dict)  # by Node.place, for all levels and counts
     programs: int = 0
     evaluations: int = 0
-    choices: dict[str, tuple[Choices, Choices]] = field(default_factory=dict)
+    choices: dict[str, tuple[tuple[Choices, Choices], ...]] = field(default_factory=dict)
     excluded: frozenset[Kind] = frozenset()  # plans of these kinds are no answer: known already
-    excluded_pairs: dict[tuple[int, int, bool], Pairs] = field(default_factory=dict)
+    excluded_pairs: dict[Place, Pairs] = field(default_factory=dict)
 
     @property
     def limit(self) -> float:
@@ -132,9 +133,16 @@ class Node:
         return Tuple(self.prefill, self.instances, self.line, self.mains, self.relays, Cuts(), self.use_filter)
 
     @property
-    def place(self) -> tuple[int, int, bool]:
-        """What a refused plan has in common with the plans it cuts off: prefill option, line and filter."""
-        return (id(self.prefill), id(self.line), self.use_filter)
+    def place(self) -> Place:
+        """What a refused plan has in common with the plans it cuts off: prefill option, line, filter, and the KV
+        formats of main decode and relay, which share a pace."""
+        return (id(self.prefill), id(self.line), self.use_filter, id(self.pace))
+
+    @property
+    def receivers(self) -> tuple[Pool, Pool | None]:
+        """A main decode and a relay that this node's prefill sends to: any, for all hold the same KV format."""
+        relay = self.relays[0].option.pool(1) if self.relays else None
+        return self.mains[0].option.pool(1), relay
 
 
 def _pairs_of(node: Node, kinds: frozenset[Kind]) -> Iterator[tuple[frozenset[int], frozenset[int] | None]]:

@@ -120,6 +120,7 @@ def role_payload(role: RolePlan) -> dict[str, Any]:
         "usd_per_hour": finite(role.usd_per_hour),
         "utilization": utilization_payload(role.utilization),
         **_part_of_the_load(role),
+        **format_payload(role.kv_format),
     }
 
 
@@ -132,6 +133,11 @@ def _part_of_the_load(role: RolePlan) -> dict[str, Any]:
         low, high = role.uncached_tokens
         payload["uncached_tokens"] = {"from": finite(low), "to": finite(high)}
     return payload
+
+
+def format_payload(kv_format: str) -> dict[str, str]:
+    """A KV format that isn't the scenario's; nothing where it is."""
+    return {"kv_format": kv_format} if kv_format else {}
 
 
 def utilization_payload(utilization: Utilization) -> dict[str, float | None]:
@@ -153,6 +159,7 @@ def link_payload(link: LinkPlan) -> dict[str, Any]:
         "utilization": finite(link.utilization),
         "usd_per_hour": finite(link.usd_per_hour),
         "usd_per_hour_traffic": finite(link.usd_per_hour_traffic),
+        **format_payload(link.kv_format),
     }
 
 

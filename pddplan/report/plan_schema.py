@@ -42,6 +42,8 @@ _REASONS = rows(
 _FIXES = rows(record({"what": TEXT, "overrides": rows(TEXT), "usd_per_hour": MAYBE_NUMBER}))
 _PROBLEM = record({"file": MAYBE_TEXT, "line": MAYBE_COUNT, "key": MAYBE_TEXT, "message": TEXT, "fix": MAYBE_TEXT})
 
+# of the cache that a pool holds and a line carries, where it isn't the scenario's precision.kv_cache
+_KV_FORMAT: dict[str, Schema] = {"kv_format": one_of("bf16", "fp8")}
 _ROLE = record(
     {
         "role": one_of("prefill", "relay_decode", "main_decode", "aggregated"),
@@ -64,6 +66,7 @@ _ROLE = record(
     },
     # where several pools share a role: which of the requests each gets; to null: no upper end
     optional={
+        **_KV_FORMAT,
         "request_share": MAYBE_SHARE,
         "uncached_tokens": record({"from": NUMBER, "to": MAYBE_NUMBER}),
     },
@@ -78,7 +81,8 @@ _LINK = record(
         "utilization": MAYBE_SHARE,
         "usd_per_hour": NUMBER,
         "usd_per_hour_traffic": NUMBER,
-    }
+    },
+    optional=_KV_FORMAT,
 )
 _ROUTING = record(
     {

@@ -82,7 +82,7 @@ def aggregated_answer(
     steady = mixed_steps(context, pool, rate)
     if isinstance(steady, Excuse):
         return _failed((steady,)), None
-    demand, atoms, service = context.demand, context.demand.atoms, pool.aggregated
+    demand, atoms, service = context.demand_on(pool.offer), context.demand.atoms, pool.aggregated
     chunk = float(service.chunk_tokens)
     full = np.floor(atoms.uncached / chunk)
     tail = atoms.uncached - full * chunk

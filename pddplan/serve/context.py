@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import NormalDist
 
 import numpy as np
@@ -11,13 +12,15 @@ from numpy.typing import NDArray
 
 from pddplan.errors import Excuse
 from pddplan.llm.types import LanguageModel
+from pddplan.perf.precision import format_assumptions, kv_on
+from pddplan.serve.conversion import Sending, sender_s, sending
 from pddplan.serve.demand import Demand, build_demand
 from pddplan.serve.deployment import Pool
 from pddplan.serve.handover import ExtendCost
-from pddplan.serve.prefill_stage import PrefillStage, PrefillTimes, prefill_stage, prefill_times
+from pddplan.serve.prefill_stage import PrefillStage, PrefillTimes, converting, prefill_stage, prefill_times
 from pddplan.serve.residency import GapLaw, held_share, mean_min_gap
 from pddplan.serve.steps import StepSurface, step_surface
-from pddplan.spec.types import Metric, Role, Scenario, SloLimit
+from pddplan.spec.types import ChipOffer, Metric, Role, Scenario, SloLimit
 
 Array = NDArray[np.float64]
 
@@ -38,7 +41,7 @@ class Context:
     kv_session_mean: float
     residence: tuple[Array, Array]  # T [s] and E[min(gap, T)] [s], both ascending
     times: dict[int, PrefillTimes] = field(default_factory=dict)
-    stages: dict[tuple[int, int, float], PrefillStage | Excuse] = field(default_factory=dict)
+    stages: dict[tuple[int, int, float, Sending], PrefillStage | Excuse] = field(default_factory=dict)
     surfaces: dict[int, StepSurface] = field(default_factory=dict)
     extends: dict[int, tuple[ExtendCost, ExtendCost]] = field(default_factory=dict)
     typical: dict[int, tuple[float, float]] = field(default_factory=dict)  # batch of a decode pool and its step [s]
@@ -63,19 +66,35 @@ class Context:
             self.bands[low, high] = replace(self, demand=demand, kv_session_mean=size, times={}, stages={}, bands={})
         return self.bands[low, high]
 
-    def residence_s(self, idle_bytes: float, rate: float) -> float:
+    def demand_on(self, offer: ChipOffer) -> Demand:
+        """The demand with its caches in the format that pools on an offer hold."""
+        return self.demand.in_format(kv_on(offer, self.demand.kv_format))
+
+    @cached_property
+    def kv_formats(self) -> tuple[str, ...]:
+        """KV formats that chips of the scenario hold, each once."""
+        offers = (offer for site in self.scenario.sites for offer in site.offers)
+        return tuple(dict.fromkeys(kv_on(offer, self.demand.kv_format) for offer in offers))
+
+    def session_bytes(self, kv_format: str) -> float:
+        """Mean KV of an idle session in a format [bytes]."""
+        if kv_format == self.demand.kv_format:
+            return self.kv_session_mean
+        return self.demand.atoms.mean(self.demand.in_format(kv_format).kv_session)
+
+    def residence_s(self, idle_bytes: float, rate: float, kv_format: str) -> float:
         """Residence that idle room buys at a rate: rate E[KV] E[min(gap, T)] = M, read off a fine table [s]."""
-        target = max(idle_bytes, 0.0) / (rate * self.kv_session_mean)
+        target = max(idle_bytes, 0.0) / (rate * self.session_bytes(kv_format))
         times, stays = self.residence
         if target >= stays[-1]:
             return math.inf
         return float(np.interp(target, stays, times))
 
-    def share_for_idle(self, idle_bytes: float) -> float:
+    def share_for_idle(self, idle_bytes: float, kv_format: str) -> float:
         """Share of prefixes still held with so much idle room, nothing lagging."""
-        return held_share(self.residence_s(idle_bytes, self.rate), self.gap)
+        return held_share(self.residence_s(idle_bytes, self.rate, kv_format), self.gap)
 
-    def idle_for_share(self, share: float) -> float:
+    def idle_for_share(self, share: float, kv_format: str) -> float:
         """Least idle room with which ``share`` of the prefixes is held, 0 where the share isn't an outcome [bytes]."""
         if share <= 0 or self.scenario.workload.decode_prefix_hit_rate is not None:
             return 0.0
@@ -83,7 +102,7 @@ class Context:
             return math.inf
         z = NormalDist().inv_cdf(share)
         needed = self.gap.p50_s * math.exp(z * self.gap.sigma)
-        return self.rate * self.kv_session_mean * float(mean_min_gap(needed, self.gap))
+        return self.rate * self.session_bytes(kv_format) * float(mean_min_gap(needed, self.gap))
 
     @property
     def rate(self) -> float:
@@ -135,7 +154,8 @@ class Context:
             ranks = pool.prefill.parallelism.tp * pool.prefill.parallelism.pp
             fetch = chip.scale_out_bytes_per_s * ranks * self.nic_goodput
             self.keep.append(pool.service)
-            self.times[key] = prefill_times(self.demand, pool.prefill, self.scenario.engine.chunk_tokens, fetch)
+            chunk = self.scenario.engine.chunk_tokens
+            self.times[key] = prefill_times(self.demand_on(pool.offer), pool.prefill, chunk, fetch)
         return self.times[key]
 
     def step_surface(self, pool: Pool) -> StepSurface:
@@ -188,12 +208,23 @@ class Context:
             self.typical[key] = batch, table.at(batch)
         return self.typical[key]
 
-    def prefill_stage(self, pool: Pool, rate: float) -> PrefillStage | Excuse:
-        key = (id(pool.service), pool.instances, rate)
+    def prefill_stage(
+        self, pool: Pool, rate: float, main: Pool | None = None, relay: Pool | None = None
+    ) -> PrefillStage | Excuse:
+        """Prefill at a rate; ``main`` and ``relay`` are where its caches go, which may have it convert them."""
+        sent = sending(self.demand, pool, main, relay)
+        key = (id(pool.service), pool.instances, rate, sent)
         if key not in self.stages:
-            servers = pool.instances * pool.prefill.servers_per_instance
-            self.stages[key] = prefill_stage(self.demand, self.prefill_times(pool), servers, rate, self.cap("prefill"))
+            times, servers = self.prefill_times(pool), pool.instances * pool.prefill.servers_per_instance
+            if sent != Sending():
+                times = converting(times, sender_s(self.demand, pool, sent, self._known_share))
+            self.stages[key] = prefill_stage(self.demand, times, servers, rate, self.cap("prefill"))
         return self.stages[key]
+
+    @property
+    def _known_share(self) -> float:
+        """Share of the prefixes that main decode holds for sure, as far as it is known before a plan is solved."""
+        return (self.given_hit_share or 0.0) if self.scenario.engine.decode_prefix_sharing else 0.0
 
 
 def build_context(scenario: Scenario, model: LanguageModel, nic_goodput: float) -> Context:
@@ -201,6 +232,7 @@ def build_context(scenario: Scenario, model: LanguageModel, nic_goodput: float) 
     workload = scenario.workload
     sessions = workload.sessions
     demand = build_demand(workload, model, scenario.precision.kv_cache)
+    scenario = _with_formats(scenario, model)
     gap = GapLaw(sessions.gap_p50_s, sessions.gap_p90_s, 1.0 / max(sessions.turns, 1.0))
     times = np.concatenate([[0.0], gap.p50_s * np.exp(np.linspace(-9.0, 9.0, RESIDENCE_POINTS) * max(gap.sigma, 0.3))])
     return Context(
@@ -211,4 +243,18 @@ def build_context(scenario: Scenario, model: LanguageModel, nic_goodput: float) 
         nic_goodput=nic_goodput,
         kv_session_mean=demand.atoms.mean(demand.kv_session),
         residence=(times, np.maximum.accumulate(mean_min_gap(times, gap))),
+    )
+
+
+def _with_formats(scenario: Scenario, model: LanguageModel) -> Scenario:
+    """The scenario with what its chips run in other formats than it asks for among its assumptions and warnings."""
+    known = {a.name for a in scenario.assumptions}
+    found = tuple(a for a in format_assumptions(scenario, model) if a.name not in known)
+    if not found:
+        return scenario
+    told = tuple(f"{a.note}. State {a.name} to change that." for a in found)
+    return replace(
+        scenario,
+        assumptions=(*scenario.assumptions, *found),
+        warnings=tuple(dict.fromkeys((*scenario.warnings, *told))),
     )

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pddplan.errors import Excuse
+from pddplan.serve.conversion import stretch_of
 from pddplan.serve.demand import Demand
 from pddplan.serve.deployment import Pool
 from pddplan.serve.line_stage import LineState
@@ -117,16 +118,18 @@ def main_state(
     tpot_limit_s: float,
     pooled: bool,
     gap_residence: Callable[[float], float],
+    converts_s: float = 0.0,
 ) -> MainState | Excuse:
     """Main decode at the rate: fixed point of the batch, and KV memory: running + under way + idle = pool.
 
-    ``passes_s`` of each of ``handover_rate`` hand-overs lengthen the steps. Excuse where no batch keeps up.
+    ``passes_s`` of each of ``handover_rate`` hand-overs lengthen the steps, and ``converts_s`` of each request, for
+    turning its KV into the pool's own format. Excuse where no batch keeps up.
     """
     tokens = rate * load.tokens
     if not math.isfinite(surface.seconds[0, 0]):
         return _rate_only(pool, tokens, load.context, handover_rate)
     kv_running = float(demand.kv_at(np.asarray(load.context)))
-    stretch = 1.0 / max(1.0 - min(handover_rate * passes_s / pool.instances, 0.95), 0.05)
+    stretch = stretch_of((handover_rate * passes_s + rate * converts_s) / pool.instances)
     table = surface.table(load.context, stretch)
     settled = settle(table, tokens, pool.instances)
     if isinstance(settled, Excuse):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -32,6 +32,16 @@ class Demand:
     kv_last_layer: Array  # last layer's share of KV(L): the part no overlap can hide
     delta_held: Array  # bytes to send when main decode still holds the prefix
     delta_cold: Array  # bytes to send when it holds nothing
+    others: dict[str, Demand] = field(default_factory=dict, repr=False, compare=False)  # see ``in_format``
+
+    def in_format(self, kv_format: str) -> Demand:
+        """The same traffic with its caches in another format, made once: what a pool or a line holds that hasn't the
+        scenario's. Hits are rounded to the pages of the scenario's format everywhere, so the atoms are the same."""
+        if kv_format == self.kv_format:
+            return self
+        if kv_format not in self.others:
+            self.others[kv_format] = _demand(self.workload, self.model, kv_format, self.atoms)
+        return self.others[kv_format]
 
     @cached_property
     def middle_context(self) -> Array:
@@ -84,7 +94,7 @@ class Demand:
             **{name: getattr(self.atoms, name)[kept] for name in ("prompt", "cached", "output")},
         )
         arrays = ("kv_prompt", "kv_prefix", "kv_session", "kv_last_layer", "delta_held", "delta_cold")
-        return replace(self, atoms=atoms, **{name: getattr(self, name)[kept] for name in arrays})
+        return replace(self, atoms=atoms, others={}, **{name: getattr(self, name)[kept] for name in arrays})
 
     @property
     def layers(self) -> int:
@@ -97,7 +107,10 @@ class Demand:
 
 def build_demand(workload: Workload, model: LanguageModel, kv_format: str) -> Demand:
     """Demand of one workload for one model and KV format."""
-    atoms = build_atoms(workload, float(hit_granularity_tokens(model, kv_format)))
+    return _demand(workload, model, kv_format, build_atoms(workload, float(hit_granularity_tokens(model, kv_format))))
+
+
+def _demand(workload: Workload, model: LanguageModel, kv_format: str, atoms: Atoms) -> Demand:
     share = atoms.cached / atoms.prompt
     return Demand(
         model=model,

@@ -126,6 +126,11 @@ class Network:
 Plan = Deployment | Network
 
 
+def ways_of(plan: Plan) -> tuple[Deployment, ...]:
+    """The single ways that a plan is made of."""
+    return (plan,) if isinstance(plan, Deployment) else tuple(route.way for route in plan.routes)
+
+
 def band_of(plan: Plan, pool: Pool) -> tuple[float, float]:
     """The requests that a prefill pool sees, as a range of the order by uncached tokens; all in a single way."""
     if isinstance(plan, Deployment):

@@ -12,7 +12,7 @@ from pddplan.errors import Excuse
 from pddplan.serve.context import Context
 from pddplan.serve.decode_stage import ADMISSION_EPSILON, MainState, main_load, main_state, mixed_load
 from pddplan.serve.deployment import Deployment, Pool
-from pddplan.serve.line_stage import LineState, Transfer, line_state
+from pddplan.serve.line_stage import LineState, Transfer, line_state, main_conversion_s
 from pddplan.serve.prefill_stage import PrefillStage
 from pddplan.serve.relay import filtered_weights, finishes_on_relay, last_turn_probability, saved_bytes
 from pddplan.serve.relay_stage import (
@@ -159,7 +159,7 @@ def _routes(
             # what is owed comes back with a later turn, so the line carries all but the saved bytes
             sent = 1.0 - saved / max(line.bytes_per_request, 1e-9)
             line = line_state(demand, move, stage, rate, held_share, sent, others_bytes_per_s)
-        ways = routed(line, on_relay, filtered) if on_relay.any() else None
+        ways = routed(line, on_relay, filtered, move.relay_converts_s) if on_relay.any() else None
     return line, ways, saved, owed
 
 
@@ -171,7 +171,7 @@ def longest_stay(case: Case, held_share: float, threshold_s: float) -> float:
         return 0.0
     ways = routes[1]
     return longest_stay_s(
-        context.demand,
+        context.demand_on(pool.offer),
         pool,
         context.step_surface(pool),
         ways,
@@ -188,7 +188,7 @@ def _filter(
 ) -> tuple[Array, float, float]:
     """Weights that finish on the relay by forecast, and saved and owed bytes per request."""
     forecast = context.scenario.workload.output_forecast or (1.0, 1.0)
-    demand = context.demand
+    demand = context.demand.in_format(move.kv_format)
     n = demand.atoms.output
     tau = float(context.step_surface(relay).table(demand.atoms.mean(demand.atoms.prompt)).seconds[0])
     last = float(last_turn_probability(context.scenario.workload.sessions.turns))
@@ -206,7 +206,7 @@ def _relay(case: Case, ways: Routed, stay_s: float) -> tuple[RelayState, HandOve
     context, main, pool = case.context, case.deployment.main, case.deployment.relay
     assert main is not None and pool is not None
     return relay_and_hand_over(
-        context.demand,
+        context.demand_on(pool.offer),
         pool,
         context.step_surface(pool),
         ways,
@@ -224,19 +224,21 @@ def _main(lanes: Sequence[Lane]) -> MainState | Excuse:
     first = lanes[0].case
     context, main = first.context, first.deployment.main
     assert main is not None
-    passes_s, handovers = 0.0, 0.0  # per second
+    demand = context.demand_on(main.offer)
+    passes_s, handovers, converts_s = 0.0, 0.0, 0.0  # per second
     for lane in lanes:
-        if lane.ways is not None and lane.handover is not None:
-            rate = lane.case.rate
-            handovers += rate * float(lane.ways.relayed.sum())
-            passes_s += rate * float(
-                np.einsum("r,rp,p->", lane.ways.relayed, lane.handover.passes_s, lane.line.probability)
-            )
+        rate, ways = lane.case.rate, lane.ways
+        if ways is not None and lane.handover is not None:
+            handovers += rate * float(ways.relayed.sum())
+            passes_s += rate * float(np.einsum("r,rp,p->", ways.relayed, lane.handover.passes_s, lane.line.probability))
+        kept = None if ways is None else (ways.kind, ways.atom, ways.filtered)
+        converts_s += rate * main_conversion_s(lane.case.move, lane.line.weight, kept)
     rate = sum(lane.case.rate for lane in lanes)
-    turns = sum(lane.case.rate * lane.case.context.kv_session_mean for lane in lanes) / context.kv_session_mean
-    loads = [main_load(lane.case.context.demand, lane.line, lane.ways, lane.relay) for lane in lanes]
+    size = context.session_bytes(demand.kv_format)
+    turns = sum(lane.case.rate * lane.case.context.session_bytes(demand.kv_format) for lane in lanes) / size
+    loads = [main_load(lane.case.context.demand_on(main.offer), lane.line, lane.ways, lane.relay) for lane in lanes]
     return main_state(
-        context.demand,
+        demand,
         main,
         context.step_surface(main),
         loads[0] if len(loads) == 1 else mixed_load(loads, [lane.case.rate / rate for lane in lanes]),
@@ -246,7 +248,8 @@ def _main(lanes: Sequence[Lane]) -> MainState | Excuse:
         tier_bytes(main) if first.deployment.decode_cache else 0.0,
         context.tpot_limit_s(),
         context.pooled_slots,
-        lambda idle: context.residence_s(idle, turns),
+        lambda idle: context.residence_s(idle, turns, demand.kv_format),
+        converts_s / rate,
     )
 
 
@@ -310,6 +313,6 @@ def fetch_share(context: Context, pool: Pool, flow: Flow) -> float:
     tier = tier_bytes(pool)
     if tier <= 0:
         return 0.0
-    inside = context.residence_s(flow.main.idle_bytes - tier, context.rate)
+    inside = context.residence_s(flow.main.idle_bytes - tier, context.rate, context.demand_on(pool.offer).kv_format)
     whole = float(gap_cdf(flow.main.residence_s, context.gap))
     return max(1.0 - float(gap_cdf(inside, context.gap)) / whole, 0.0) if whole > 0 else 0.0

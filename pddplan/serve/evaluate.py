@@ -53,7 +53,7 @@ def evaluate(
     if deployment.aggregated is not None:
         return evaluate_aggregated(context, deployment.aggregated, at, detail=detail)
     assert deployment.prefill is not None and deployment.main is not None
-    stage = context.prefill_stage(deployment.prefill, at)
+    stage = context.prefill_stage(deployment.prefill, at, deployment.main, deployment.relay)
     if isinstance(stage, Excuse):
         return _failed((stage,))
     move = transfer(context.demand, deployment, stage, context.nic_goodput)

@@ -7,6 +7,7 @@ the line's sharing factor.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,12 +15,14 @@ from numpy.typing import NDArray
 
 from pddplan.perf.service import DecodeService, PrefillService
 from pddplan.serve import line as line_law
+from pddplan.serve.conversion import conversion_bytes_per_s, conversion_s, crossing_format, held_format
 from pddplan.serve.demand import Demand
 from pddplan.serve.deployment import Deployment, Pool
 from pddplan.serve.overlap import Exposure, exposure, rdma_exposed_s, streaming_ceiling_bytes_per_s
 from pddplan.serve.prefill_stage import PrefillStage
 
 Array = NDArray[np.float64]
+Index = NDArray[np.intp]
 
 STATES_KEPT = 8  # of a transfer
 
@@ -40,6 +43,9 @@ class Transfer:
     exposure: Exposure  # exposed time by factor, (2, atoms, 1)
     kind_bytes: Array  # (2,) mean bytes of a held and of a cold request
     kind_ceiling: Array  # (2,) ceiling that stands for the flows of a kind
+    kv_format: str  # of what crosses; the sizes are in it
+    main_converts_s: Array | None = None  # (2, atoms) what main decode takes to turn it into its own format; None: same
+    relay_converts_s: Array | None = None  # (atoms,) the relay's for the whole KV
     states: dict[tuple[float, float, float, float], LineState] = field(default_factory=dict, repr=False, compare=False)
 
 
@@ -64,13 +70,23 @@ def nic_bytes_per_s(pool: Pool, goodput: float) -> float:
     return pool.offer.chip.scale_out_bytes_per_s * ranks * goodput
 
 
-def transfer(demand: Demand, deployment: Deployment, stage: PrefillStage, nic_goodput: float) -> Transfer:
-    """Sizes and ceilings of a deployment's transfers; all (2, atoms).
+def transfer(
+    demand: Demand,
+    deployment: Deployment,
+    stage: PrefillStage,
+    nic_goodput: float,
+    conversion: Callable[[Pool], float] = conversion_bytes_per_s,
+) -> Transfer:
+    """Sizes and ceilings of a deployment's transfers; all (2, atoms), in the format that crosses.
 
     A flow's ceiling is min(streams x stream rate, line, NIC at either end); inside a site only the NICs count, so
-    an infinite free line at RTT 0 equals one site.
+    an infinite free line at RTT 0 equals one site. A receiver that holds another format converts layer by layer behind
+    the transfer, at ``conversion`` [B/s]: of two stages in a row the slower sets the pace, so the ceiling is at most
+    b/t_conversion, and the last layer's t_conversion/layers comes after its last byte.
     """
     assert deployment.prefill is not None and deployment.main is not None
+    crossing = crossing_format(demand, deployment.prefill, deployment.main)
+    given, demand = demand, demand.in_format(crossing)
     size = np.stack([demand.delta_held if deployment.decode_cache else demand.delta_cold, demand.delta_cold])
     fresh = np.minimum(demand.delta_held, size)
     nic = min(nic_bytes_per_s(deployment.prefill, nic_goodput), nic_bytes_per_s(deployment.main, nic_goodput))
@@ -82,10 +98,15 @@ def transfer(demand: Demand, deployment: Deployment, stage: PrefillStage, nic_go
         rate = min(flow, nic, capacity)
         window *= link.streams
     ceiling = np.full_like(size, rate)
-    relay = np.empty(0)
-    if deployment.relay is not None:
-        rdma = min(nic_bytes_per_s(deployment.prefill, nic_goodput), nic_bytes_per_s(deployment.relay, nic_goodput))
-        relay = rdma_exposed_s(demand.kv_prompt, demand.kv_last_layer, rdma, stage.time_s, demand.layers)
+    delay: float | Array = rtt / 2.0
+    converts = None
+    if crossing != held_format(given, deployment.main):
+        own = given.in_format(held_format(given, deployment.main))
+        kept = np.stack([own.delta_held if deployment.decode_cache else own.delta_cold, own.delta_cold])
+        converts = conversion_s(size, kept, conversion(deployment.main))
+        ceiling = np.minimum(ceiling, np.divide(size, converts, out=np.full_like(size, np.inf), where=converts > 0))
+        delay = delay + converts[..., None] / demand.layers
+    relay, relay_converts = _to_relay(given, deployment, stage, nic_goodput, conversion)
     streaming = streaming_ceiling_bytes_per_s(ceiling, size, stage.time_s)
     ramp = line_law.ramp_s(size, ceiling, rtt, initial_window_bytes=window) if rtt > 0 else np.zeros_like(size)
     return Transfer(
@@ -107,11 +128,48 @@ def transfer(demand: Demand, deployment: Deployment, stage: PrefillStage, nic_go
             first_chunk_share=stage.first_chunk_share[:, None],
             last_chunk_share=stage.last_chunk_share[:, None],
             ramp=ramp[..., None],
-            delay_s=rtt / 2.0,
+            delay_s=delay,
         ),
         kind_bytes=size @ demand.atoms.weight,
         kind_ceiling=line_law.mean_ceiling_bytes_per_s(demand.atoms.weight, size, np.minimum(streaming, capacity)),
+        kv_format=crossing,
+        main_converts_s=converts,
+        relay_converts_s=relay_converts,
     )
+
+
+def _to_relay(
+    demand: Demand,
+    deployment: Deployment,
+    stage: PrefillStage,
+    nic_goodput: float,
+    conversion: Callable[[Pool], float],
+) -> tuple[Array, Array | None]:
+    """Exposed time of the whole KV to the relay (atoms,), empty without one; and what the relay converts of it."""
+    prefill, relay = deployment.prefill, deployment.relay
+    if prefill is None or relay is None:
+        return np.empty(0), None
+    crossing, held = crossing_format(demand, prefill, relay), held_format(demand, relay)
+    sent = demand.in_format(crossing)
+    rdma: float | Array = min(nic_bytes_per_s(prefill, nic_goodput), nic_bytes_per_s(relay, nic_goodput))
+    if crossing == held:
+        return rdma_exposed_s(sent.kv_prompt, sent.kv_last_layer, rdma, stage.time_s, demand.layers), None
+    converts = conversion_s(sent.kv_prompt, demand.in_format(held).kv_prompt, conversion(relay))
+    rdma = np.minimum(rdma, sent.kv_prompt / converts)
+    exposed = rdma_exposed_s(sent.kv_prompt, sent.kv_last_layer, rdma, stage.time_s, demand.layers)
+    return exposed + converts / demand.layers, converts
+
+
+def main_conversion_s(move: Transfer, weight: Array, kept: tuple[Index, Index, Array] | None = None) -> float:
+    """Main decode's time per request for converting what it gets [s]: sum of ``weight`` (2, atoms) over all sent ones.
+    ``kept``: kind, atom and weight of what the filter keeps on the relay, which isn't sent."""
+    if move.main_converts_s is None:
+        return 0.0
+    total = float((weight * move.main_converts_s).sum())
+    if kept is not None:
+        kind, atom, stays = kept
+        total -= float(stays @ move.main_converts_s[kind, atom])
+    return total
 
 
 def line_state(

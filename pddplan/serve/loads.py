@@ -38,7 +38,7 @@ def prefill_excuses(pool: Pool, ways: Sequence[tuple[Case, Flow]]) -> list[Excus
     """KV memory of a prefill pool: what its passes work on and what waits for the line, of all its ways."""
     held = 0.0
     for case, flow in ways:
-        demand = case.context.demand
+        demand = case.context.demand_on(pool.offer)
         held += case.rate * float(demand.atoms.weight @ (case.stage.time_s * demand.kv_prompt))
         held += case.rate * float(((flow.line.weight * np.maximum(flow.line.predicted, 0.0)) @ demand.kv_prompt).sum())
     room = pool.prefill.kv_pool_bytes * pool.instances

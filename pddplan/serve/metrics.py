@@ -102,7 +102,7 @@ def _after_fetch(context: Context, deployment: Deployment, stage: PrefillStage, 
         return exposed
     tier = pool.site.cache
     pace = max(tier.host_bytes_per_s * pool.decode.parallelism.tp, tier.remote_bytes_per_s, 1.0)
-    late = np.maximum(context.demand.kv_prefix / pace - stage.time_s, 0.0)[:, None]
+    late = np.maximum(context.demand_on(pool.offer).kv_prefix / pace - stage.time_s, 0.0)[:, None]
     return np.stack([np.maximum(exposed[0], share * late + (1 - share) * exposed[0]), exposed[1]])
 
 

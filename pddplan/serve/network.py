@@ -136,8 +136,7 @@ def _ways(context: Context, network: Network, rate: float, detail: bool) -> Ways
             context.step_surface(pool)  # over the contexts of all requests, not of the first band alone
             context.extend_cost(pool)
         if id(way.prefill) not in stages:
-            total = rate * sum(r.weight for r in network.routes if r.way.prefill is way.prefill)
-            stage = band.prefill_stage(way.prefill, total)
+            stage = _prefill(band, [r for r in network.routes if r.way.prefill is way.prefill], rate)
             if isinstance(stage, Excuse):
                 return stage
             stages[id(way.prefill)] = stage
@@ -149,6 +148,19 @@ def _ways(context: Context, network: Network, rate: float, detail: bool) -> Ways
             mains.append(way.main)
         ends.append(next(i for i, pool in enumerate(mains) if pool is way.main))
     return Ways(context, network, rate, tuple(cases), tuple(routes), tuple(mains), tuple(ends), tuple(whole))
+
+
+def _prefill(band: Context, routes: Sequence[Route], rate: float) -> PrefillStage | Excuse:
+    """A prefill pool with all its routes; where they ask for caches in different formats, as the worst of them does."""
+    total = rate * sum(route.weight for route in routes)
+    found = []
+    for way in (route.way for route in routes):
+        assert way.prefill is not None
+        stage = band.prefill_stage(way.prefill, total, way.main, way.relay)
+        if isinstance(stage, Excuse):
+            return stage
+        found.append(stage)
+    return max(found, key=lambda stage: stage.saturated_s)
 
 
 def _flows(ways: Ways, held: Sequence[float], threshold_s: float) -> tuple[Flow, ...] | Excuse:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,16 @@ def prefill_times(demand: Demand, service: PrefillService, chunk_tokens: int, fe
         first_chunk_share=np.minimum(chunk_tokens / new, 1.0),
         last_chunk_share=tail / new,
         fetch=demand.kv_prefix / fetch_bytes_per_s if shared_store else np.zeros_like(new),
+    )
+
+
+def converting(times: PrefillTimes, seconds: Array) -> PrefillTimes:
+    """The times with ``seconds`` (atoms,) of each request's KV conversion in them, see ``conversion.sender_s``."""
+    return replace(
+        times,
+        alone=times.alone + seconds,
+        shared=times.shared + seconds,
+        miss_shared=times.miss_shared + seconds,
     )
 
 

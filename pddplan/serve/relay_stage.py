@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from pddplan.serve.conversion import stretch_of
 from pddplan.serve.demand import Demand
 from pddplan.serve.deployment import Pool
 from pddplan.serve.discretize import as_floats
@@ -46,19 +47,24 @@ class Routed:
     filtered: Array  # weight of P -> RLD only
     exposed: Array  # (rows, points)
     mass: Array  # (rows, points) ``relayed`` by the points of the line's spread
+    converts_s: float = 0.0  # the relay's time per request of the mix for converting what it gets
 
     @property
     def weight(self) -> Array:
         return self.relayed + self.filtered
 
 
-def routed(line: LineState, on_relay: NDArray[np.bool_], filtered: Array | None) -> Routed:
-    """Pick out the pairs that the router sends to the relay; ``filtered`` (2, atoms) of their weight stay there."""
+def routed(
+    line: LineState, on_relay: NDArray[np.bool_], filtered: Array | None, converts_s: Array | None = None
+) -> Routed:
+    """Pick out the pairs that the router sends to the relay; ``filtered`` (2, atoms) of their weight stay there.
+    ``converts_s`` (atoms,): the relay's conversion of each, None where it gets what it holds."""
     kind, atom = np.nonzero(on_relay)
     weight = line.weight[kind, atom]
     stays = np.zeros_like(weight) if filtered is None else filtered[kind, atom]
     mass = (weight - stays)[:, None] * line.probability
-    return Routed(on_relay, kind, atom, weight - stays, stays, line.exposed[kind, atom], mass)
+    converts = 0.0 if converts_s is None else float(weight @ converts_s[atom])
+    return Routed(on_relay, kind, atom, weight - stays, stays, line.exposed[kind, atom], mass, converts)
 
 
 @dataclass(frozen=True)
@@ -187,7 +193,7 @@ def relay_and_hand_over(
 ) -> tuple[RelayState, HandOver]:
     """Relay and hand-over together, in two rounds: the hand-over's own rounds keep the relay a little longer, which
     changes what it hands over. ``costs``: the pass that is waited for, and what it adds to the others' steps."""
-    context, table, allowed = _slots(demand, pool, surface, ways, tpot_limit_s)
+    context, table, allowed = _slots(demand, pool, surface, ways, rate, tpot_limit_s)
     extra: Array | float = 0.0
     for last in (False, True):
         relay = relay_state(demand, pool, table, allowed, ways, context, rate, extra, stay_s)
@@ -201,13 +207,13 @@ def relay_and_hand_over(
 
 
 def _slots(
-    demand: Demand, pool: Pool, surface: StepSurface, ways: Routed, tpot_limit_s: float
+    demand: Demand, pool: Pool, surface: StepSurface, ways: Routed, rate: float, tpot_limit_s: float
 ) -> tuple[float, StepTable, Slots]:
-    """Mean context of the relayed requests, the relay's steps there, and its slots."""
+    """Mean context of the relayed requests, the relay's steps there (conversions lengthen them), and its slots."""
     total = float(ways.weight.sum())
     context = float(ways.weight @ demand.middle_context[ways.atom]) / total
     kv = float(ways.weight @ demand.kv_session[ways.atom]) / total
-    table = surface.table(context)
+    table = surface.table(context, stretch_of(rate * ways.converts_s / pool.instances))
     allowed = slots(pool, table, kv, pool.decode.kv_pool_bytes * pool.instances, tpot_limit_s, pooled=True)
     return context, table, allowed
 
@@ -230,7 +236,7 @@ def longest_stay_s(
     and the utilisation ``cap`` allow and tau the step at a: the sum rises in s, so by bisection. ``requests_at``, the
     whole relay's requests at a stay, adds the hand-over's rounds: a is lowered until they fit too.
     """
-    _, table, allowed = _slots(demand, pool, surface, ways, tpot_limit_s)
+    _, table, allowed = _slots(demand, pool, surface, ways, rate, tpot_limit_s)
     most = min(float(max_offered(math.floor(allowed.total), epsilon)), cap * allowed.total)
     whole = demand.atoms.output[ways.atom][:, None] * table.at(max(most / pool.instances, 1.0))
     asked = most

@@ -29,9 +29,7 @@ from pddplan.spec.fields import (
     TokenCount,
     Tokens,
 )
-from pddplan.spec.input_sites import LinkInput, SiteInput, WeightFormat
-
-KvFormat = Literal["bf16", "fp8"]
+from pddplan.spec.input_sites import KvFormat, LinkInput, SiteInput, WeightFormat
 
 
 class PrecisionInput(Strict):

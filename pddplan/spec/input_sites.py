@@ -25,10 +25,18 @@ from pddplan.spec.fields import (
 
 RoleName = Literal["prefill", "relay_decode", "main_decode", "aggregated"]
 WeightFormat = Literal["native", "bf16", "fp8", "int8", "int4", "mxfp4", "nvfp4"]
+KvFormat = Literal["bf16", "fp8"]
 
 
 class ChipPrecisionInput(Strict):
-    weights: WeightFormat = Field(description="Format of the weights on this chip, where it lacks the scenario's.")
+    weights: WeightFormat | None = Field(
+        None,
+        description="Format of the weights on this chip; by default what it has nearest to the scenario's.",
+    )
+    kv_cache: KvFormat | None = Field(
+        None,
+        description="Format of the KV cache on this chip; by default the scenario's if it reads it, else bf16.",
+    )
 
 
 class ChipPriceInput(Strict):

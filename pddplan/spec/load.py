@@ -120,9 +120,7 @@ def _build(given: ScenarioInput, document: Document, base_dir: str, offered: Off
     precision = resolve_engine.resolve_precision(given.precision, notes)
     engine = resolve_engine.resolve_engine(given.engine, notes)
     workload = resolve_workload.resolve_workload(workload_given, path, raw, notes)
-    sites = tuple(
-        resolve_sites.resolve_site(site, i, offered.chips, precision, notes) for i, site in enumerate(given.sites)
-    )
+    sites = tuple(resolve_sites.resolve_site(site, i, offered.chips, notes) for i, site in enumerate(given.sites))
     links = tuple(resolve_sites.resolve_link(link, i, notes) for i, link in enumerate(given.links or ()))
     slo, within = resolve_workload.resolve_slo(given.slo or workload_given.slo, notes)
     _note_kilo(document.data, notes)

@@ -183,10 +183,6 @@ def _nearest(path: KeyPath) -> str | None:
 def _unknown_key(path: KeyPath) -> Issue:
     key, near = str(path[-1]), _nearest(path)
     message = f"unknown key {shown(key)}."
-    if key == "kv_cache" and path[0] == "sites":
-        return Issue(
-            "the KV cache has one format everywhere: it crosses the line.", "Set precision.kv_cache at top level."
-        )
     elsewhere = [p for p in _places().get(key, []) if not p.startswith("workloads")]
     if elsewhere:
         place = elsewhere[0]

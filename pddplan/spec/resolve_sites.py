@@ -25,12 +25,12 @@ from pddplan.spec.types import (
     CacheTier,
     Chip,
     ChipOffer,
+    ChipPrecision,
     LineTier,
     Link,
     Measured,
     ParallelismChoice,
     Power,
-    Precision,
     Role,
     Site,
 )
@@ -39,15 +39,13 @@ from pddplan.units import GB, GBIT_PER_S_IN_BYTES_PER_S, HOURS_PER_MONTH, HOURS_
 EIGHT_BIT = ("int8", "fp8")
 
 
-def resolve_site(
-    given: SiteInput, index: int, chips: dict[tuple[int, int], Chip], precision: Precision, notes: Notes
-) -> Site:
+def resolve_site(given: SiteInput, index: int, chips: dict[tuple[int, int], Chip], notes: Notes) -> Site:
     key = f"sites[{index}]"
     if given.roles is None:
         notes.assume(f"{key}.roles", "all", "default", "the site may serve every role")
     asked = set(given.roles) if given.roles is not None else set(ROLES)
     offers = tuple(
-        resolve_offer(offer, chips[index, j], format_key(("sites", index, "chips", j)), precision, notes)
+        resolve_offer(offer, chips[index, j], format_key(("sites", index, "chips", j)), notes)
         for j, offer in enumerate(given.chips)
     )
     return Site(
@@ -59,7 +57,7 @@ def resolve_site(
     )
 
 
-def resolve_offer(given: ChipInput, chip: Chip, key: str, precision: Precision, notes: Notes) -> ChipOffer:
+def resolve_offer(given: ChipInput, chip: Chip, key: str, notes: Notes) -> ChipOffer:
     price, kilowatts = offer_price(given)
     if price is None:
         price = chip.usd_per_hour or 0.0
@@ -71,7 +69,9 @@ def resolve_offer(given: ChipInput, chip: Chip, key: str, precision: Precision, 
         notes.add(assumption)
     for warning in chip.warnings:
         notes.warn(warning)
-    _doubt_formats(chip, given.precision.weights if given.precision else precision.weights, precision.kv_cache, notes)
+    stated = ChipPrecision(given.precision.weights, given.precision.kv_cache) if given.precision else None
+    if stated is not None:
+        _doubt_formats(chip, stated, notes)
     node = min(chip.chips_per_node, given.max)
     buy_in_note = "whole nodes" if node == chip.chips_per_node else f"max is less than a node of {chip.chips_per_node}"
     asked = given.parallelism
@@ -81,7 +81,7 @@ def resolve_offer(given: ChipInput, chip: Chip, key: str, precision: Precision, 
         owned_chips=given.owned or 0,
         usd_per_hour=price,
         buy_in=notes.default(given.buy_in, f"{key}.buy_in", node, buy_in_note),
-        precision=Precision(given.precision.weights, precision.kv_cache) if given.precision else None,
+        precision=stated,
         parallelism=ParallelismChoice(asked.tp, asked.pp, asked.dp, asked.ep) if asked else ParallelismChoice(),
         instances=_per_role(given.instances),
         measured={role: _measured(m, f"{key}.measured.{role}", notes) for role, m in _per_role(given.measured).items()},
@@ -89,8 +89,10 @@ def resolve_offer(given: ChipInput, chip: Chip, key: str, precision: Precision, 
     )
 
 
-def _doubt_formats(chip: Chip, weights: str, kv_cache: str, notes: Notes) -> None:
-    """8-bit formats that the chip doesn't compute in: kept as they are in memory, widened to bf16 in each operation."""
+def _doubt_formats(chip: Chip, stated: ChipPrecision, notes: Notes) -> None:
+    """Stated 8-bit formats that the chip doesn't compute in: taken at the user's word, kept as they are in memory and
+    widened to bf16 in each operation. What isn't stated is for ``perf.precision`` to choose."""
+    weights, kv_cache = stated.weights, stated.kv_cache
     if weights in EIGHT_BIT and weights not in chip.peak_flops:
         other = next((name for name in EIGHT_BIT if name in chip.peak_flops), None)
         faster = f"; with precision: {{weights: {other}}} on this chip it computes in {other}" if other else ""

@@ -136,6 +136,14 @@ class Precision:
 
 
 @dataclass(frozen=True)
+class ChipPrecision:
+    """What an offer states of its chip's formats; None: not stated, see ``perf.precision`` for what it runs then."""
+
+    weights: str | None = None
+    kv_cache: str | None = None
+
+
+@dataclass(frozen=True)
 class Engine:
     """Serving engine profile; every number has one meaning."""
 
@@ -187,7 +195,7 @@ class ChipOffer:
     owned_chips: int
     usd_per_hour: float  # per chip, energy not included
     buy_in: int
-    precision: Precision | None  # override of the scenario's weights format
+    precision: ChipPrecision | None  # stated formats, which replace the scenario's
     parallelism: ParallelismChoice
     instances: Mapping[Role, int]  # pinned counts
     measured: Mapping[Role, Measured]

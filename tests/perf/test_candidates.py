@@ -11,7 +11,7 @@ from pddplan.llm.catalogue import load_model
 from pddplan.perf.candidates import candidate_instances, tensor_ranks
 from pddplan.perf.instance import Instance, Parallelism
 from pddplan.perf.memory import memory_map
-from pddplan.spec.types import ChipOffer, Precision, Role
+from pddplan.spec.types import ChipOffer, ChipPrecision, Precision, Role
 from tests.perf.instances import ENGINE, four_number_chip, offer
 
 NATIVE = Precision("native", "bf16")
@@ -102,7 +102,7 @@ def test_inventory_limits_the_instance() -> None:
 
 
 def test_offer_precision_overrides_the_scenario() -> None:
-    site = replace(offer("h100", 8), precision=Precision("int8", "bf16"))
+    site = replace(offer("h100", 8), precision=ChipPrecision("int8"))
     native, _ = found(offer("h100", 8), "llama-3.1-70b")
     narrow, _ = found(site, "llama-3.1-70b")
     assert min(i.parallelism.chips for i in narrow) < min(i.parallelism.chips for i in native)

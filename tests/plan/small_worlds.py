@@ -38,10 +38,15 @@ class Plan:
     deployment: Deployment
 
 
-def world(seed: int) -> Scenario:
-    """A scenario drawn from ``seed``; its latency limits lie around what one of its own plans reaches."""
+def world(seed: int, *, mixed_formats: bool = False) -> Scenario:
+    """A scenario drawn from ``seed``; its latency limits lie around what one of its own plans reaches.
+
+    ``mixed_formats``: an fp8 KV cache (or bf16, with chips that are stated to hold fp8), which only some chips read.
+    """
     rng = np.random.default_rng(seed)
     data = _without_limits(rng)
+    if mixed_formats:
+        _mix_formats(rng, data)
     scenario = _load(data)
     context = prepare(scenario)
     data["workload"]["request_rate_per_s"] = float(f"{_rate(rng, context):.3g}")
@@ -84,6 +89,23 @@ def _without_limits(rng: np.random.Generator) -> dict[str, Any]:
         role = _pick(rng, ["prefill", "relay_decode", "main_decode"])
         data["max_utilization"] = {role: float(_pick(rng, [0.5, 0.7, 0.9]))}
     return data
+
+
+def _mix_formats(rng: np.random.Generator, data: dict[str, Any]) -> None:
+    """Two chips at the first site for half of the worlds; fp8 for some chips and not for others; some caches stated."""
+    data["precision"]["kv_cache"] = _pick(rng, ["fp8", "fp8", "fp8", "bf16"])
+    first = data["sites"][0]["chips"]
+    if rng.random() < 0.5:
+        first.append(_offer(rng, 3, exclude=first[0]["chip"]["name"]))
+    offers = [offer for site in data["sites"] for offer in site["chips"]]
+    has = [rng.random() < 0.5 for _ in offers]
+    if len(set(has)) == 1:
+        has[0] = not has[0]
+    for offer, reads in zip(offers, has, strict=True):
+        if reads:
+            offer["chip"]["fp8_tflops"] = 2 * offer["chip"]["bf16_tflops"]
+        if rng.random() < (0.2 if data["precision"]["kv_cache"] == "fp8" else 0.6):
+            offer["precision"] = {"kv_cache": _pick(rng, ["bf16", "fp8"])}
 
 
 def _workload(rng: np.random.Generator) -> dict[str, Any]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import get_context
 
 import numpy as np
@@ -29,7 +31,8 @@ from pddplan.spec.load import load_scenario_text
 from tests.plan.small_worlds import brute_force, cost_of, every_plan, world
 
 WORLDS = 200
-WHOLE = 12  # of them: not only the plans that could be cheaper are tried, but all
+MIXED = 30  # more, with chips that hold KV caches in different formats
+WHOLE = 12  # of either: not only the plans that could be cheaper are tried, but all
 ROUNDING = 1e-9
 
 
@@ -48,8 +51,8 @@ class Result:
     plans: int
 
 
-def compare(seed: int) -> Result:
-    scenario = world(seed)
+def compare(seed: int, mixed_formats: bool = False) -> Result:
+    scenario = world(seed, mixed_formats=mixed_formats)
     search = cheapest(prepare(scenario))
     solved, holds = math.inf, True
     if search.best is not None:
@@ -72,9 +75,29 @@ def compare(seed: int) -> Result:
 
 @pytest.fixture(scope="module")
 def results() -> list[Result]:
-    """All comparisons, on all cores; spawned, since a fork would take the threads of numerical libraries with it."""
+    """All comparisons."""
+    return _on_all_cores(compare, WORLDS)
+
+
+def _on_all_cores(made: Callable[[int], Result], worlds: int) -> list[Result]:
+    """Spawned, since a fork would take the threads of numerical libraries with it."""
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        return list(pool.map(compare, range(WORLDS), chunksize=5))
+        return list(pool.map(made, range(worlds), chunksize=5))
+
+
+@pytest.fixture(scope="module")
+def mixed() -> list[Result]:
+    """The same with mixed KV formats."""
+    return _on_all_cores(partial(compare, mixed_formats=True), MIXED)
+
+
+def test_nothing_is_cheaper_with_mixed_kv_formats(mixed: list[Result]) -> None:
+    assert not [r for r in mixed if r.solved > r.least * (1 + GAP)]
+    assert not [r for r in mixed if math.isinf(r.solved) and math.isfinite(r.least)]
+    assert not [r for r in mixed if not r.holds]
+    assert not [r for r in mixed if r.bound > min(r.listed, r.solved) * (1 + ROUNDING)]
+    assert not [r for r in mixed if math.isfinite(r.solved) and r.solved - r.bound > GAP * r.solved]
+    assert sum(math.isfinite(r.solved) for r in mixed) >= MIXED / 3
 
 
 def test_nothing_is_cheaper(results: list[Result]) -> None:
@@ -168,22 +191,27 @@ WIDTHS = (0.0, 0.004, 0.3)  # of the interval of hit shares around the plan's ow
 STEPS = 10  # of the bisection of the rate
 
 
-def test_the_program_admits_every_plan_that_holds() -> None:
+@pytest.mark.parametrize("mixed_formats", [False, True])
+def test_the_program_admits_every_plan_that_holds(mixed_formats: bool) -> None:
     """Random plans, each at the largest rate that it holds, so that some row is tight: the program of its level tuple,
     with nothing else on offer, has a solution and doesn't make it dearer. A row that is no bound shows here first."""
-    checked, relayed, wrong = 0, 0, []
-    for seed in range(1000, 1000 + ROW_WORLDS):
-        for context, deployment, evaluation in _at_their_limits(prepare(world(seed)), seed):
+    checked, relayed, converted, wrong = 0, 0, 0, []
+    worlds = ROW_WORLDS // 2 if mixed_formats else ROW_WORLDS
+    for seed in range(1000, 1000 + worlds):
+        given = prepare(world(seed, mixed_formats=mixed_formats))
+        for context, deployment, evaluation in _at_their_limits(given, seed):
             node = _node_of([n for n, _ in roots(Search(context, build_shop(context)))], deployment)
             if node is None:
                 continue
             usd = cost_of(context.scenario, deployment, evaluation)
             checked, relayed = checked + 1, relayed + (deployment.relay is not None)
+            converted += len({context.demand_on(p.offer).kv_format for p in deployment.pools}) > 1
             for bound in _bounds_of(context, node, deployment, evaluation):
                 if not bound <= usd * (1 + 1e-7):
                     wrong.append((seed, _shape(deployment), usd, bound))
     assert wrong == []
-    assert checked > 0.8 * ROW_WORLDS and relayed > checked / 4
+    assert checked > 0.8 * worlds and relayed > checked / 4
+    assert converted > checked / 4 if mixed_formats else converted == 0
 
 
 def _at_their_limits(context: Context, seed: int) -> list[tuple[Context, Deployment, Evaluation]]:
@@ -234,7 +262,7 @@ def _bounds_of(context: Context, node: Node, deployment: Deployment, evaluation:
     share = evaluation.decode_hit_rate / own if own > 0 else 0.0
     pinned = own <= 0 or context.scenario.workload.decode_prefix_hit_rate is not None
     pace = pace_of(context, node.mains, node.relays)
-    stage = context.prefill_stage(node.prefill.pool(node.instances), context.rate)
+    stage = context.prefill_stage(node.prefill.pool(node.instances), context.rate, *node.receivers)
     assert not isinstance(stage, Excuse)
     found = []
     for width in WIDTHS:

@@ -17,7 +17,7 @@ from pddplan.errors import InputError
 from pddplan.spec.catalogue import engine_ids, examples_dir, load_engine
 from pddplan.spec.load import load_scenario, load_scenario_text
 from pddplan.spec.starter import starter_text
-from pddplan.spec.types import Precision, Scenario
+from pddplan.spec.types import ChipPrecision, Precision, Scenario
 from tests.spec.scenarios import EVERYTHING, SMALL, names
 
 # ---------------------------------------------------------------- the contract's scenarios
@@ -62,7 +62,7 @@ def test_every_key_of_the_contract() -> None:
     assert (w.prefix_hit_rate.share_above_95, w.prefix_hit_rate.zero_share) == (0.5, 0.05)
     ascend, h20 = s.sites[0].offers
     assert ascend.usd_per_hour == pytest.approx(7993.5 / 7.3 / 730)  # 1.5
-    assert (ascend.owned_chips, ascend.buy_in, ascend.precision) == (128, 16, Precision("int8", "fp8"))
+    assert (ascend.owned_chips, ascend.buy_in, ascend.precision) == (128, 16, ChipPrecision("int8"))
     assert (ascend.parallelism.tp, ascend.parallelism.ep, ascend.parallelism.pp) == ((8, 16), (32,), None)
     assert dict(ascend.instances) == {"prefill": 4}
     prefill, decode = ascend.measured["prefill"], ascend.measured["main_decode"]

@@ -7,13 +7,12 @@ from functools import lru_cache
 
 import pytest
 
-from pddplan.errors import InputError
 from pddplan.llm.catalogue import load_model
 from pddplan.llm.kv import kv_bytes
 from pddplan.perf.candidates import candidate_instances
 from pddplan.plan.compare import Comparison, compare
 from pddplan.plan.records import PlanResult
-from pddplan.plan.solve import solve
+from pddplan.plan.solve import prepare, solve
 from pddplan.plan.variants import ONE_SITE
 from pddplan.report.compare_text import headline
 from pddplan.spec.catalogue import examples_dir
@@ -109,29 +108,32 @@ def test_each_chip_of_the_metro_has_its_weights_and_all_one_kv_cache() -> None:
 
 
 def test_a_format_that_the_910c_lacks_is_said() -> None:
-    """Nothing in the example as it stands; without its int8, or with an fp8 cache, what that means."""
+    """Nothing in the example as it stands; with fp8 weights or an fp8 cache stated for it, what that means."""
     assert not any("910c" in warning for warning in scenario("910c_h20_metro").warnings)
-    forgot = scenario("910c_h20_metro", "sites[0].chips[0].precision={weights: fp8}").warnings
-    assert any("910c has no fp8" in w and "precision: {weights: int8}" in w for w in forgot)
-    cached = scenario("910c_h20_metro", "precision.kv_cache=fp8").warnings
-    assert [w for w in cached if "KV cache" in w and "910c" in w] and not [w for w in cached if "h20" in w]
+    stated = scenario("910c_h20_metro", "sites[0].chips[0].precision={weights: fp8, kv_cache: fp8}").warnings
+    assert any("910c has no fp8" in w and "precision: {weights: int8}" in w for w in stated)
+    assert [w for w in stated if "KV cache" in w and "910c" in w] and not [w for w in stated if "h20" in w]
 
 
-def test_the_kv_cache_of_the_metro_can_not_be_set_by_site() -> None:
-    with pytest.raises(InputError, match=r"one format everywhere"):
-        load_scenario(
-            examples_dir() / "910c_h20_metro.yaml",
-            overrides=["sites[0].chips[0].precision={weights: int8, kv_cache: fp8}"],
-        )
+def test_the_910c_runs_what_it_has_where_nothing_is_stated() -> None:
+    """Weights of int8 and a cache of bf16: among the assumptions, of that chip alone."""
+    given = scenario("910c_h20_metro", "precision.kv_cache=fp8", "sites[0].chips[0].precision=null")
+    found = {a.name: a for a in prepare(given).scenario.assumptions if ".precision." in a.name}
+    assert {name: (a.value, a.source) for name, a in found.items()} == {
+        "sites[0].chips[0].precision.weights": ("int8", "default"),
+        "sites[0].chips[0].precision.kv_cache": ("bf16", "default"),
+    }
+    assert all("910c has no fp8" in a.note for a in found.values())
 
 
 @pytest.mark.parametrize("kv_cache", ["bf16", "fp8"])
-def test_the_line_of_the_metro_carries_that_kv_cache(kv_cache: str) -> None:
-    """Rate x tokens that main decode doesn't hold x bytes a token in the one format."""
+def test_the_line_of_the_metro_carries_what_the_910c_reads(kv_cache: str) -> None:
+    """Rate x tokens that main decode doesn't hold x bytes a token of bf16, whatever the H20 holds."""
     result = plan("910c_h20_metro", f"precision.kv_cache={kv_cache}")
     assert result.evaluation is not None
     given = scenario("910c_h20_metro")
-    whole = float(kv_bytes(load_model(given.model), 32 * 1024, kv_cache))
+    whole = float(kv_bytes(load_model(given.model), 32 * 1024, "bf16"))
+    assert result.links[0].kv_format == ("" if kv_cache == "bf16" else "bf16")
     missing = 1 - result.evaluation.decode_hit_rate
     assert result.links[0].needed_gbit_per_s == pytest.approx(10 * missing * whole * 8 / 1e9, rel=0.02)
 
