@@ -120,8 +120,8 @@ def _ends(program: NetworkProgram, parts: Parts, option: PoolOption) -> list[tup
 def _bands(program: NetworkProgram, parts: Parts) -> list[tuple[float, float]]:
     """Bands that make the prefill pools equally busy, times their tilt: rho by bisection, each pool in turn takes the
     next requests until it is that busy."""
-    if len(parts.prefills) == 1:
-        return [(0.0, 1.0)]
+    if len(parts.prefills) < 2:
+        return [(0.0, 1.0)] * len(parts.prefills)
     works = [_work(program, option) for option in parts.prefills]
     room = [parts.counts[o] * t for o, t in zip(parts.prefills, parts.tilt, strict=True)]
 

@@ -43,6 +43,7 @@ class Result:
     seed: int
     solved: float
     bound: float
+    single: bool  # one pool per role: what is enumerated here, and proven
     holds: bool  # the solver's plan holds when evaluated anew
     least: float  # of all instances that fit
     listed: float  # of those on the planner's short list
@@ -64,6 +65,7 @@ def compare(seed: int, mixed_formats: bool = False) -> Result:
         seed,
         solved,
         search.bound,
+        search.best is None or isinstance(search.best.deployment, Deployment),
         holds,
         tried.usd_per_hour,
         tried.listed_usd_per_hour,
@@ -96,7 +98,7 @@ def test_nothing_is_cheaper_with_mixed_kv_formats(mixed: list[Result]) -> None:
     assert not [r for r in mixed if math.isinf(r.solved) and math.isfinite(r.least)]
     assert not [r for r in mixed if not r.holds]
     assert not [r for r in mixed if r.bound > min(r.listed, r.solved) * (1 + ROUNDING)]
-    assert not [r for r in mixed if math.isfinite(r.solved) and r.solved - r.bound > GAP * r.solved]
+    assert not [r for r in mixed if r.single and math.isfinite(r.solved) and r.solved - r.bound > GAP * r.solved]
     assert sum(math.isfinite(r.solved) for r in mixed) >= MIXED / 3
 
 
@@ -109,7 +111,7 @@ def test_nothing_is_cheaper(results: list[Result]) -> None:
 def test_feasible_iff_some_plan_holds(results: list[Result]) -> None:
     assert not [r for r in results if math.isinf(r.solved) and math.isfinite(r.least)]
     assert not [r for r in results if not r.holds]
-    whole = [r for r in results if r.seed < WHOLE]
+    whole = [r for r in results if r.seed < WHOLE and r.single]
     assert [math.isinf(r.solved) for r in whole] == [math.isinf(r.least) for r in whole]
 
 
@@ -119,7 +121,7 @@ def test_bounds_are_bounds(results: list[Result]) -> None:
 
 
 def test_gap(results: list[Result]) -> None:
-    assert not [r for r in results if math.isfinite(r.solved) and r.solved - r.bound > GAP * r.solved]
+    assert not [r for r in results if r.single and math.isfinite(r.solved) and r.solved - r.bound > GAP * r.solved]
 
 
 def test_scenarios_are_worth_it(results: list[Result]) -> None:
