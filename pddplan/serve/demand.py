@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from pddplan.llm.kv import hit_granularity_tokens, kv_bytes, kv_last_layer_bytes, transfer_bytes
 from pddplan.llm.types import LanguageModel
-from pddplan.serve.traffic import Atoms, build_atoms
-from pddplan.spec.types import Workload
+from pddplan.serve.idle_sessions import IdleSessions, gap_laws
+from pddplan.serve.traffic import Atoms, mix_atoms
+from pddplan.spec.workload import Traffic
 
 Array = NDArray[np.float64]
 
@@ -22,8 +23,9 @@ class Demand:
 
     model: LanguageModel
     kv_format: str
-    workload: Workload
+    traffic: Traffic
     atoms: Atoms
+    sessions: IdleSessions
     kv_prompt: Array  # KV(L)
     kv_prefix: Array  # KV(hit): what prefill fetches from a pool-wide store
     kv_session: Array  # KV(L + n): what an idle session holds
@@ -57,13 +59,18 @@ class Demand:
         return self.atoms.mean(self.middle_context)
 
     @cached_property
-    def _mean_delta(self) -> tuple[float, float]:
-        return self.atoms.mean(self.delta_held), self.atoms.mean(self.delta_cold)
+    def _mean_delta(self) -> tuple[Array, Array]:
+        return self.atoms.by_workload(self.delta_held), self.atoms.by_workload(self.delta_cold)
 
     def mean_delta(self, held_share: float) -> float:
-        """Mean bytes to send when main decode holds the prefix of a share ``held_share`` of the requests."""
+        """Mean bytes to send when main decode holds a share ``held_share`` of the prefixes, see ``IdleSessions``."""
         held, cold = self._mean_delta
-        return held_share * held + (1.0 - held_share) * cold
+        each = self.sessions.of_each(held_share)
+        return float((each * held + (1.0 - each) * cold).sum())
+
+    def held(self, held_share: float) -> Array | float:
+        """Share of each atom's requests whose prefix main decode holds, (atoms,), a number for one workload."""
+        return self.sessions.of_each(held_share)[self.atoms.workload] if self.sessions.several else held_share
 
     @property
     def layers(self) -> int:
@@ -74,19 +81,37 @@ class Demand:
         return np.asarray(kv_bytes(self.model, tokens, self.kv_format), dtype=float)
 
 
-def build_demand(workload: Workload, model: LanguageModel, kv_format: str) -> Demand:
-    """Demand of one workload for one model and KV format."""
-    atoms = build_atoms(workload, float(hit_granularity_tokens(model, kv_format)))
+def build_demand(traffic: Traffic, model: LanguageModel, kv_format: str) -> Demand:
+    """Demand of all workloads for one model and KV format."""
+    atoms = mix_atoms(traffic, float(hit_granularity_tokens(model, kv_format)))
     share = atoms.cached / atoms.prompt
+    session = np.asarray(kv_bytes(model, atoms.prompt + atoms.output, kv_format), dtype=float)
     return Demand(
         model=model,
         kv_format=kv_format,
-        workload=workload,
+        traffic=traffic,
         atoms=atoms,
+        sessions=_sessions(traffic, atoms, session),
         kv_prompt=np.asarray(kv_bytes(model, atoms.prompt, kv_format), dtype=float),
         kv_prefix=np.where(atoms.cached > 0, kv_bytes(model, np.maximum(atoms.cached, 1.0), kv_format), 0.0),
-        kv_session=np.asarray(kv_bytes(model, atoms.prompt + atoms.output, kv_format), dtype=float),
+        kv_session=session,
         kv_last_layer=np.asarray(kv_last_layer_bytes(model, atoms.prompt, kv_format), dtype=float),
         delta_held=np.asarray(transfer_bytes(model, atoms.prompt, share, kv_format), dtype=float),
         delta_cold=np.asarray(transfer_bytes(model, atoms.prompt, np.zeros_like(share), kv_format), dtype=float),
+    )
+
+
+def _sessions(traffic: Traffic, atoms: Atoms, kv_session: Array) -> IdleSessions:
+    """What of the traffic main decode's cache of idle sessions sees."""
+    kv, cached = atoms.by_workload(kv_session), atoms.by_workload(atoms.cached)
+    hits = cached / cached.sum() if cached.sum() > 0 else np.asarray(atoms.parts)
+    own = [float(weight @ atoms.cached) / float(weight @ atoms.prompt) for weight in atoms.weights]
+    given = [w.decode_prefix_hit_rate for w in traffic.workloads]
+    pinned = [min(g / x, 1.0) if x > 0 else 0.0 for g, x in zip(given, own, strict=True) if g is not None]
+    return IdleSessions(
+        gaps=gap_laws([(w.sessions.turns, w.sessions.gap_p50_s, w.sessions.gap_p90_s) for w in traffic.workloads]),
+        kv_mean=atoms.mean(kv_session),
+        kv_parts=tuple((kv / kv.sum()).tolist()),
+        hit_parts=tuple(hits.tolist()),
+        pinned=tuple(pinned) if traffic.pinned else None,
     )

@@ -38,8 +38,8 @@ class Transfer:
     capacity: float  # inf inside a site
     rdma_s: Array  # (atoms,) exposed time of the whole KV to the relay; empty without one
     exposure: Exposure  # exposed time by factor, (2, atoms, 1)
-    kind_bytes: Array  # (2,) mean bytes of a held and of a cold request
-    kind_ceiling: Array  # (2,) ceiling that stands for the flows of a kind
+    kind_bytes: Array  # (2, workloads) mean bytes if all are held, all cold; each workload's part of the mean
+    kind_ceiling: Array  # (2, workloads) ceiling that stands for the flows of a kind
     states: dict[tuple[float, float, float], LineState] = field(default_factory=dict, repr=False, compare=False)
 
 
@@ -109,9 +109,15 @@ def transfer(demand: Demand, deployment: Deployment, stage: PrefillStage, nic_go
             ramp=ramp[..., None],
             delay_s=rtt / 2.0,
         ),
-        kind_bytes=size @ demand.atoms.weight,
-        kind_ceiling=line_law.mean_ceiling_bytes_per_s(demand.atoms.weight, size, np.minimum(streaming, capacity)),
+        kind_bytes=demand.atoms.by_workload(size),
+        kind_ceiling=_kind_ceilings(demand, size, np.minimum(streaming, capacity)),
     )
+
+
+def _kind_ceilings(demand: Demand, size: Array, ceiling: Array) -> Array:
+    """Ceiling that stands for the flows of each kind and workload, (2, workloads) [B/s]."""
+    weights = demand.atoms.weights
+    return np.stack([line_law.mean_ceiling_bytes_per_s(weight, size, ceiling) for weight in weights], axis=-1)
 
 
 def line_state(
@@ -122,7 +128,7 @@ def line_state(
     held_share: float,
     sent: float = 1.0,
 ) -> LineState:
-    """The line when main decode holds the prefix of a share ``held_share`` of the requests.
+    """The line when main decode holds a share ``held_share`` of the prefixes, each workload its own part of it.
 
     ``sent`` is the share of the bytes that is sent at all, the same for all (1 without the filter). rho >= 1 gives
     infinite times: the caller refuses it. The first few states of a transfer are kept: every relay threshold starts
@@ -140,14 +146,15 @@ def line_state(
 def _line_state(
     demand: Demand, move: Transfer, stage: PrefillStage, rate: float, held_share: float, sent: float
 ) -> LineState:
-    share = np.array([held_share, 1.0 - held_share])
-    bytes_per_request = sent * float(share @ move.kind_bytes)
+    each = demand.sessions.of_each(held_share)
+    share, kind_bytes = np.concatenate([each, 1.0 - each]), move.kind_bytes.ravel()
+    bytes_per_request = sent * float(share @ kind_bytes)
     rho, mean = 0.0, 1.0
     factors = probability = np.ones(1)
     if np.isfinite(move.capacity):
         rho = rate * bytes_per_request / move.capacity
         # the byte-weighted harmonic mean over the kinds of their own is that over all flows
-        ceiling = line_law.mean_ceiling_bytes_per_s(share, move.kind_bytes, move.kind_ceiling)
+        ceiling = line_law.mean_ceiling_bytes_per_s(share, kind_bytes, move.kind_ceiling.ravel())
         m = move.capacity / float(ceiling)
         factors, probability = line_law.spread(m, rho)
         mean = float(factors @ probability)  # exactly ``slowdown``, see there
@@ -166,4 +173,7 @@ def _line_state(
 
 def kinds(demand: Demand, held_share: float) -> Array:
     """Weights (2, atoms) of held and cold requests; atoms without a prefix are the same either way."""
-    return np.array([[held_share], [1.0 - held_share]]) * demand.atoms.weight
+    if not demand.sessions.several:
+        return np.array([[held_share], [1.0 - held_share]]) * demand.atoms.weight
+    held = demand.held(held_share)
+    return np.stack([held * demand.atoms.weight, (1.0 - held) * demand.atoms.weight])

@@ -42,6 +42,25 @@ class Rows:
     eager: Array
     pause: Array  # hand-over pause, relayed
     worst_pause: Array
+    workload: NDArray[np.intp] | None = None  # of each row, None for a single one
+
+    def of(self, workload: int) -> Rows:
+        """The rows of one workload, their weights summing to 1."""
+        assert self.workload is not None
+        mine = self.workload == workload
+        weight = self.weight[mine]
+        return Rows(
+            int(mine[: self.direct].sum()),
+            self.points,
+            weight / weight.sum(),
+            self.prompt_time[mine],
+            self.exposed[mine],
+            self.rdma[mine],
+            self.output[mine],
+            self.eager[mine],
+            self.pause[mine],
+            self.worst_pause[mine],
+        )
 
     @cached_property
     def later(self) -> Array:
@@ -71,9 +90,12 @@ def rows(context: Context, deployment: Deployment, stage: PrefillStage, move: Tr
         return np.concatenate([np.zeros(head), values.ravel()])
 
     weight = (direct[kind, atom][:, None] * line.probability).ravel()
+    of_atom = context.demand.atoms.workload if context.names else None
     if flow.ways is None or flow.relay is None or flow.handover is None:
         zero, times = np.zeros(head), spread(stage.time_s[atom])
-        return Rows(head, points, weight, times, exposed.ravel(), zero, spread(output[atom]), zero, zero, zero)
+        outputs = spread(output[atom])
+        of_row = None if of_atom is None else np.repeat(of_atom[atom], points)
+        return Rows(head, points, weight, times, exposed.ravel(), zero, outputs, zero, zero, zero, of_row)
     ways, pause, worst = flow.ways, flow.handover.pause_s, flow.handover.worst_pause_s
     goes, stays = np.flatnonzero(ways.relayed > 0), np.flatnonzero(ways.filtered > 0)
     both = ways.atom[np.concatenate([goes, stays])]
@@ -91,16 +113,19 @@ def rows(context: Context, deployment: Deployment, stage: PrefillStage, move: Tr
         behind(np.concatenate([flow.relay.eager[goes], ends])),
         behind(np.concatenate([pause[goes], none])),
         behind(np.concatenate([worst[goes], none])),
+        None if of_atom is None else np.repeat(of_atom[np.concatenate([atom, both])], points),
     )
 
 
 def _after_fetch(context: Context, deployment: Deployment, stage: PrefillStage, flow: Flow) -> Array:
     """Exposed time (2, atoms, points) where a share of the held prefixes comes from main decode's cache tier."""
     exposed, pool = flow.line.exposed, deployment.main
-    share = fetch_share(context, pool, flow) if pool is not None else 0.0
-    if pool is None or pool.site.cache is None or share <= 0:
+    if pool is None or pool.site.cache is None:
         return exposed
-    tier = pool.site.cache
+    shares, tier = fetch_share(context, pool, flow), pool.site.cache
+    if not shares.any():
+        return exposed
+    share = shares[context.demand.atoms.workload][:, None]
     pace = max(tier.host_bytes_per_s * pool.decode.parallelism.tp, tier.remote_bytes_per_s, 1.0)
     late = np.maximum(context.demand.kv_prefix / pace - stage.time_s, 0.0)[:, None]
     return np.stack([np.maximum(exposed[0], share * late + (1 - share) * exposed[0]), exposed[1]])
@@ -116,6 +141,10 @@ class Latencies:
     makers: Mapping[Metric, Callable[[], Mixture]]
     share_within: Callable[[], float]  # P(TTFT and TPOT within their limits)
     made: dict[Metric, Mixture] = field(default_factory=dict)
+    workloads: Mapping[str, Latencies] = field(default_factory=dict)  # of each workload's requests, where several
+
+    def of_workload(self, name: str | None) -> Latencies:
+        return self if name is None else self.workloads[name]
 
     def of(self, metric: Metric) -> Mixture:
         if metric not in self.made:
@@ -127,6 +156,19 @@ class Latencies:
         return self.share_within()
 
 
+def by_workload(context: Context, whole: Latencies, part: Callable[[int, str], Latencies]) -> Latencies:
+    """``whole`` with the latencies of each workload by itself, ``part`` (index, name), where there are several."""
+    if not context.names:
+        return whole
+    parts = {name: part(k, name) for k, name in enumerate(context.names)}
+    shares = context.demand.atoms.parts
+
+    def within() -> float:
+        return sum(share * one.within for share, one in zip(shares, parts.values(), strict=True))
+
+    return Latencies(whole.makers, within, whole.made, parts)
+
+
 def latencies(context: Context, stage: PrefillStage, flow: Flow, table: Rows, router_s: float) -> Latencies:
     """All four metrics.
 
@@ -134,7 +176,14 @@ def latencies(context: Context, stage: PrefillStage, flow: Flow, table: Rows, ro
     ``on_prefill`` it ends after T_P and the rest of the way is a pause. TPOT = (E2E - TTFT)/(n - 1), hand-over
     pause included, requests of one token excluded. Pause is the longest gap between two tokens.
     """
-    way = _Way(context, stage, flow, table, router_s)
+
+    def of(rows: Rows, workload: str | None) -> Latencies:
+        return _latencies(_Way(context, stage, flow, rows, router_s, workload))
+
+    return by_workload(context, of(table, None), lambda k, name: of(table.of(k), name))
+
+
+def _latencies(way: _Way) -> Latencies:
     makers: dict[Metric, Callable[[], Mixture]] = {
         "ttft": way.ttft,
         "tpot": lambda: _tpot(way),
@@ -153,10 +202,11 @@ class _Way:
     flow: Flow
     table: Rows
     router_s: float
+    workload: str | None = None  # whose rows these are, None: all
 
     @cached_property
     def on_prefill(self) -> bool:
-        return self.context.scenario.workload.first_token == "on_prefill"
+        return self.context.scenario.traffic.first_token == "on_prefill"
 
     @cached_property
     def first(self) -> Array:
@@ -294,11 +344,11 @@ def _tpot_kinds(way: _Way) -> _Paces:
 
 def _within(way: _Way) -> float:
     """P(TTFT and TPOT within their limits), admission apart."""
-    limit = max((s.limit_s for s in way.context.limits("ttft")), default=math.inf)
+    limit = max((s.limit_s for s in way.context.limits("ttft", way.workload)), default=math.inf)
     weight = way.table.weight
     on_time = weight if math.isinf(limit) else weight * (1.0 - way.stage.law.survival(limit - way.first))
     kinds, (tau, probability) = way.paces, way.steps
-    ok = (kinds.at(tau - way.step_s) <= way.context.tpot_limit_s() * (1 + 1e-9)) @ probability
+    ok = (kinds.at(tau - way.step_s) <= way.context.tpot_limit_s(way.workload) * (1 + 1e-9)) @ probability
     split = 0 if kinds.weight.size == weight.size else way.table.direct
     alone = way.table.later == 0
     rest = np.where(alone[split:], 1.0, ok[ok.size - (weight.size - split) :])

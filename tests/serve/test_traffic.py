@@ -19,7 +19,7 @@ from pddplan.serve.traffic import (
     strata,
     token_atoms,
 )
-from pddplan.spec.types import HitRate, TokenDistribution
+from pddplan.spec.workload import HitRate, TokenDistribution
 from tests.serve.worlds import world
 
 untimed = settings(deadline=None)
