@@ -232,7 +232,7 @@ def _bounds_of(context: Context, node: Node, deployment: Deployment, evaluation:
     """Optimum of the program around the plan's own hit share, narrow and wide [USD/h]; inf where it has none."""
     own = context.demand.atoms.hit_rate
     share = evaluation.decode_hit_rate / own if own > 0 else 0.0
-    pinned = own <= 0 or context.scenario.workload.decode_prefix_hit_rate is not None
+    pinned = own <= 0 or context.scenario.traffic.pinned
     pace = pace_of(context, node.mains, node.relays)
     stage = context.prefill_stage(node.prefill.pool(node.instances), context.rate)
     assert not isinstance(stage, Excuse)
