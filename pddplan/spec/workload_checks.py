@@ -9,6 +9,9 @@ from pddplan.spec.issues import KeyPath, format_key, shown
 from pddplan.spec.workload import HOURS, hourly_rates
 from pddplan.spec.yaml_source import Document
 
+MOST = 1e12  # what the models take of a rate or an hour, at most
+LEAST_RATE_PER_S = 1e-6  # of a workload: below it its share of the mix is lost in rounding
+
 Given = list[tuple[KeyPath, dict[str, Any]]]
 
 
@@ -131,24 +134,23 @@ def _peak(document: Document, given: Given) -> list[Problem]:
     hours: list[tuple[float, ...]] = []
     for _, workload in given:
         rate, load = workload.get("request_rate_per_s"), workload.get("hourly_load")
-        if not (_is_number(rate) and 0 < rate < float("inf")):
+        if not (_is_number(rate) and 0 < rate <= MOST) or not (load is None or _is_profile(load)):
             return []  # the models say what is wrong with it
-        if load is not None and not (
-            isinstance(load, list) and len(load) == HOURS and all(_is_number(h) and 0 <= h < float("inf") for h in load)
-        ):
-            return []
-        if load is not None and not max(load) > 0:
-            return []
         hours.append(hourly_rates(float(rate), tuple(map(float, load)) if load is not None else None))
     total = [sum(rates) for rates in zip(*hours, strict=True)]
     peak = total.index(max(total))
     fix = "Write a little above 0 there, or plan for this workload by itself."
-    message = f"is 0 in hour {peak} (the first is 0), for which all are sized: the sum of the workloads peaks there."
+    why = f"in hour {peak} (the first is 0), for which all are sized: the sum of the workloads peaks there."
     return [
-        document.problem((*path, "hourly_load"), message, fix)
+        document.problem((*path, "hourly_load"), f"leaves {rates[peak]:g} requests/s {why}", fix)
         for (path, _), rates in zip(given, hours, strict=True)
-        if rates[peak] <= 0
+        if rates[peak] < LEAST_RATE_PER_S
     ]
+
+
+def _is_profile(load: Any) -> TypeGuard[list[float]]:
+    numbers = isinstance(load, list) and len(load) == HOURS and all(_is_number(h) and 0 <= h <= MOST for h in load)
+    return numbers and max(load) > 0
 
 
 def _where(document: Document, path: KeyPath) -> str:
