@@ -122,7 +122,7 @@ def check_json(code: int, out: str, err: str) -> None:
     assert math.isclose(routing["direct_share"] + routing["relay_share"] + routing["filtered_share"], 1.0, abs_tol=1e-9)
 
 
-@pytest.mark.parametrize("text", [ONE_SITE, TWO_SITES])
+@pytest.mark.parametrize("text", [ONE_SITE, TWO_SITES, TWO_WORKLOADS])
 def test_the_undamaged_scenarios_are_feasible(tmp_path: Path, text: str) -> None:
     path = tmp_path / "scenario.yaml"
     path.write_text(text)
