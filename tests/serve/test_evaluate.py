@@ -280,3 +280,19 @@ def test_ttft_of_each_workload_against_an_event_simulation() -> None:
             step = min(0.02, (1 - q) / 4)
             low, high = np.quantile(times[workload == k], (q - step, q + step))
             assert 0.92 * low <= mixtures.of_workload(name).of("ttft").quantile(q) <= 1.08 * high, (name, q)
+
+
+def test_pinned_hits_are_those_of_each_workload() -> None:
+    """Main decode's hits by tokens; a workload that is pinned to none sends whole prompts."""
+    pins = ("workloads.agents.decode_prefix_hit_rate=0.8", "workloads.chat.decode_prefix_hit_rate=0")
+    context, deployment = two_workloads(*pins, relay=0, lines=12)
+    _, move, flow, _ = parts(context, deployment, math.inf)
+    atoms = context.demand.atoms
+    long, short = (6 / 24 * float(atoms.weights[0] @ atoms.prompt), 18 / 24 * float(atoms.weights[1] @ atoms.prompt))
+    evaluation = evaluate(context, deployment)
+    assert evaluation.decode_hit_rate == pytest.approx(0.8 * long / (long + short), rel=1e-6)
+    held = flow.line.weight[0] / atoms.weight
+    assert held[atoms.workload == 1].max() == 0.0
+    assert held[atoms.workload == 0] == pytest.approx(0.8 / (float(atoms.weights[0] @ atoms.cached) / (long * 4)))
+    sent = float((flow.line.weight * move.size).sum())
+    assert flow.line.bytes_per_request == pytest.approx(sent)
