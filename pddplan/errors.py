@@ -42,6 +42,12 @@ class Excuse:
     limit: float
     unit: str = ""
     subject: str = ""
+    workload: str | None = None  # whose requests a latency row is about, where a scenario has several workloads
+
+    @property
+    def name(self) -> str:
+        """``ttft_p99``, with several workloads ``ttft_p99 of chat``."""
+        return self.constraint if self.workload is None else f"{self.constraint} of {self.workload}"
 
     @property
     def ratio(self) -> float:

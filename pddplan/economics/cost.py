@@ -76,9 +76,8 @@ def line_usd_per_hour(scenario: Scenario, line: LineChoice | None, bytes_per_s: 
 
 
 def mean_load(scenario: Scenario) -> float:
-    """Mean over peak of the day's load profile, 1 without one."""
-    load = scenario.workload.hourly_load
-    return 1.0 if not load else sum(load) / len(load) / max(load)
+    """Mean over peak of the day's load profile, of all workloads together; 1 without one."""
+    return scenario.traffic.mean_load
 
 
 def chips_by_offer(scenario: Scenario, deployment: Plan) -> dict[str, tuple[ChipOffer, Site, int]]:

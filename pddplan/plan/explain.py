@@ -92,14 +92,14 @@ def _worst(excuses: Iterable[Excuse]) -> Excuse:
 def _phrase(excuse: Excuse) -> str:
     """``ttft_p90 would be 9.1 s (limit 8 s)``; probabilities and loads in their own words."""
     if excuse.unit == "s":
-        return f"{excuse.constraint} would be {excuse.value:.3g} s (limit {excuse.limit:.3g} s)"
+        return f"{excuse.name} would be {excuse.value:.3g} s (limit {excuse.limit:.3g} s)"
     if excuse.constraint.endswith("_slots"):
         return (
             f"{excuse.value:.0%} of requests would wait for a slot ({excuse.unit} sets them; limit {excuse.limit:.0%})"
         )
     if excuse.unit:
         return f"{excuse.constraint} would be {excuse.value:.3g} {excuse.unit} (limit {excuse.limit:.3g})"
-    return f"{excuse.constraint} would be {excuse.value:.0%} (limit {excuse.limit:.0%})"
+    return f"{excuse.name} would be {excuse.value:.0%} (limit {excuse.limit:.0%})"
 
 
 def _slack(evaluation: Evaluation, excuse: Excuse) -> float:
@@ -118,7 +118,7 @@ def _line_slack(evaluation: Evaluation) -> float:
 
 def _slo_of(values: tuple[SloValue, ...], excuse: Excuse) -> SloValue | None:
     for value in values:
-        if value.limit_s is None:
+        if value.limit_s is None or value.workload != excuse.workload:
             continue
         if constraint_name(SloLimit(value.metric, value.quantile, value.limit_s)) == excuse.constraint:
             return value
@@ -127,7 +127,7 @@ def _slo_of(values: tuple[SloValue, ...], excuse: Excuse) -> SloValue | None:
 
 def _fix(excuse: Excuse, pool: Pool) -> str:
     if excuse.unit == "s":
-        return f"A looser {excuse.constraint}, or a quicker chip than {pool.offer.chip.id}."
+        return f"A looser {excuse.name}, or a quicker chip than {pool.offer.chip.id}."
     if "utilization" in excuse.constraint:
         return f"Faster {pool.offer.chip.id} instances, a higher hit rate or fewer requests."
     if excuse.unit == "tpot":
@@ -229,6 +229,7 @@ def recommendation(
     tail = ""
     if closest is not None and closest.limit_s is not None:
         name = f"{closest.metric.upper()} p{closest.quantile * 100:g}"
+        name += f" of {closest.workload}" if closest.workload is not None else ""
         unit = (1000.0, "ms") if closest.limit_s < 1 else (1.0, "s")
         tail = (
             f"; {name} {closest.value_s * unit[0]:.3g} {unit[1]}, limit {closest.limit_s * unit[0]:.3g}"

@@ -151,9 +151,9 @@ def nearest_excuses(search: Search) -> tuple[Excuse, ...]:
     for group in (search.stage_excuses, early, _short_of(search), search.shop.excuses):
         found: dict[str, Excuse] = {}
         for excuse in group:
-            held = found.get(excuse.constraint)
+            held = found.get(excuse.name)
             if held is None or excuse.ratio < held.ratio:
-                found[excuse.constraint] = excuse
+                found[excuse.name] = excuse
         if found:
             return tuple(found.values())
     return (Excuse("budget", math.inf, search.budget_usd_per_hour, "USD/h"),)
@@ -195,9 +195,9 @@ def _worst(found: Found) -> float:
 def _sentence(excuse: Excuse) -> str:
     where = f" ({excuse.subject.replace('_', ' ')})" if excuse.subject else ""
     if excuse.unit == "s":
-        return f"{excuse.constraint} is at best {excuse.value:.3g} s, limit {excuse.limit:.3g} s{where}."
+        return f"{excuse.name} is at best {excuse.value:.3g} s, limit {excuse.limit:.3g} s{where}."
     unit = f" {excuse.unit}" if excuse.unit and not excuse.constraint.endswith("_slots") else ""
-    return f"{excuse.constraint} is {excuse.value:.3g}{unit}, limit {excuse.limit:.3g}{where}."
+    return f"{excuse.name} is {excuse.value:.3g}{unit}, limit {excuse.limit:.3g}{where}."
 
 
 def find_fixes(context: Context, search: Search, cheapest: Solve, deadline: float) -> tuple[Fix, ...]:
@@ -205,7 +205,7 @@ def find_fixes(context: Context, search: Search, cheapest: Solve, deadline: floa
     found = [*_slo_fixes(context, search)]
     until = min(time.monotonic() + SECONDS_FOR_FIXES, deadline)
     for limit in _broken_limits(context, search):
-        if not any(limit_key(limit) in override for fix in found for override in fix.overrides):
+        if not any(override.startswith(f"{limit_key(limit)}=") for fix in found for override in fix.overrides):
             fix = _looser(context, limit, cheapest, until)
             found += [fix] if fix is not None else []
     for family in (*_chip_families(context.scenario), *_line_families(context.scenario)):
@@ -251,28 +251,34 @@ def search_budget(scenario: Scenario) -> float:
 
 
 def _slo_fixes(context: Context, search: Search) -> Iterator[Fix]:
-    """Refused plans with one SLO row broken: loosening it to what the plan reaches makes that plan hold."""
-    best: dict[str, tuple[float, Found, Excuse]] = {}
+    """Refused plans with the rows of one SLO key broken: loosening it to what the plan reaches makes that plan hold."""
+    limits = {(constraint_name(s), s.workload): s for s in context.scenario.slo}
+    best: dict[str, tuple[float, Found, SloLimit]] = {}
     for found in search.refused:
         rows = found.evaluation.excuses
-        if len(rows) != 1 or rows[0].unit != "s" or found.usd_per_hour > search.budget_usd_per_hour:
+        broken = [limits[e.constraint, e.workload] for e in rows if (e.constraint, e.workload) in limits]
+        keys = {limit_key(limit) for limit in broken}
+        if len(keys) != 1 or len(broken) < len(rows) or found.usd_per_hour > search.budget_usd_per_hour:
             continue
-        held = best.get(rows[0].constraint)
-        if held is None or rows[0].value < held[0]:
-            best[rows[0].constraint] = (rows[0].value, found, rows[0])
-    for value, found, excuse in best.values():
-        limit = next((s for s in context.scenario.slo if constraint_name(s) == excuse.constraint), None)
-        if limit is None:
-            continue
+        key, value = keys.pop(), max(e.value for e in rows)
+        if key not in best or value < best[key][0]:
+            best[key] = (value, found, broken[0])
+    for value, found, limit in best.values():
         key, shown = _slo_key(limit, value)
-        yield Fix(f"{excuse.constraint} limit of {value * 1.005:.3g} s", (f"{key}={shown}",), found.usd_per_hour)
+        yield Fix(f"{_name(limit)} limit of {value * 1.005:.3g} s", (f"{key}={shown}",), found.usd_per_hour)
 
 
 def _broken_limits(context: Context, search: Search) -> list[SloLimit]:
     """Limits that the nearest plan breaks."""
     closest = nearest_plan(search)
-    broken = {e.constraint for e in closest.evaluation.excuses} if closest is not None else set()
-    return [limit for limit in context.scenario.slo if constraint_name(limit) in broken]
+    broken = {(e.constraint, e.workload) for e in closest.evaluation.excuses} if closest is not None else set()
+    return [limit for limit in context.scenario.slo if (constraint_name(limit), limit.workload) in broken]
+
+
+def _name(limit: SloLimit) -> str:
+    """``ttft_p99``, ``ttft_p99 of chat`` where that workload has an SLO of its own."""
+    own = limit.workload is not None and limit.key != "slo"
+    return f"{constraint_name(limit)} of {limit.workload}" if own else constraint_name(limit)
 
 
 def _unit(limit: SloLimit) -> tuple[str, float]:
@@ -282,27 +288,29 @@ def _unit(limit: SloLimit) -> tuple[str, float]:
 
 def limit_key(limit: SloLimit) -> str:
     """Key path of a limit, as ``--set`` takes it."""
-    return f"slo.{limit.metric}_{_unit(limit)[0]}.p{limit.quantile * 100:g}"
+    return f"{limit.key}.{limit.metric}_{_unit(limit)[0]}.p{limit.quantile * 100:g}"
 
 
 def _looser(context: Context, limit: SloLimit, cheapest: Solve, until: float) -> Fix | None:
-    """Drop one limit, find a plan, and ask for what it reaches."""
+    """Drop one limit, for all workloads that its key counts for, find a plan, and ask for what it reaches."""
     from pddplan.plan.solve import prepare
 
     if time.monotonic() >= until:
         return None
-    scenario = replace(context.scenario, slo=tuple(s for s in context.scenario.slo if s is not limit))
+    dropped = [s for s in context.scenario.slo if limit_key(s) == limit_key(limit)]
+    scenario = replace(context.scenario, slo=tuple(s for s in context.scenario.slo if s not in dropped))
     trial = prepare(scenario)
     deadline = min(time.monotonic() + SECONDS_PER_TRIAL, until)
     best = cheapest(trial, search_budget(scenario), deadline, first_only=True).best
     if best is None:
         return None
-    loose = replace(limit, limit_s=1e6)
-    open_ended = replace(trial, scenario=replace(scenario, slo=(*scenario.slo, loose)))
+    loose = [replace(s, limit_s=1e6) for s in dropped]
+    open_ended = replace(trial, scenario=replace(scenario, slo=(*scenario.slo, *loose)))
     reached = evaluate(open_ended, best.deployment, detail=True).slo
-    value = next(v.value_s for v in reached if (v.metric, v.quantile) == (limit.metric, limit.quantile))
+    asked = {(s.metric, s.quantile, s.workload) for s in dropped}
+    value = max(v.value_s for v in reached if (v.metric, v.quantile, v.workload) in asked)
     key, shown = _slo_key(limit, value)
-    return Fix(f"{constraint_name(limit)} limit of {value * 1.005:.3g} s", (f"{key}={shown}",), best.usd_per_hour)
+    return Fix(f"{_name(limit)} limit of {value * 1.005:.3g} s", (f"{key}={shown}",), best.usd_per_hour)
 
 
 def _lower_rate(context: Context, search: Search, cheapest: Solve, until: float) -> Fix | None:
@@ -321,8 +329,18 @@ def _lower_rate(context: Context, search: Search, cheapest: Solve, until: float)
             low, best = rate, found
     if best is None:
         return None
-    what = f"{low:g} requests/s (now {context.rate:g})"
-    return Fix(what, (f"workload.request_rate_per_s={low:g}",), best.usd_per_hour)
+    return Fix(f"{low:g} requests/s (now {context.rate:g})", _rates(context, low), best.usd_per_hour)
+
+
+def _rates(context: Context, rate: float) -> tuple[str, ...]:
+    """Overrides that bring the sum of all workloads down to ``rate``, in the same mix."""
+    traffic = context.scenario.traffic
+    if not traffic.several:
+        return (f"{traffic.workloads[0].key}.request_rate_per_s={rate:g}",)
+    # four digits, rounded down: the sum stays inside
+    slower = ((w.key, w.request_rate_per_s * rate / context.rate) for w in traffic.workloads)
+    shown = ((key, 10 ** (3 - math.floor(math.log10(value))), value) for key, value in slower)
+    return tuple(f"{key}.request_rate_per_s={math.floor(value * scale) / scale:g}" for key, scale, value in shown)
 
 
 def _slo_key(limit: SloLimit, value_s: float) -> tuple[str, str]:

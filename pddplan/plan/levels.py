@@ -27,7 +27,7 @@ def roots(search: Search) -> list[tuple[Node, float]]:
     """One node per site pair, prefill option and line, at the least stable prefill count and any hit share."""
     found: list[tuple[Node, float]] = []
     context, shop = search.context, search.shop
-    forecast = context.scenario.workload.output_forecast is not None
+    forecast = context.scenario.traffic.output_forecast is not None
     for source, target in site_pairs(context.scenario):
         same = source.name == target.name
         lines: list[LineChoice | None] = (

@@ -172,9 +172,10 @@ def _physics(
             0,
         )
     for i, limit in enumerate(context.limits("ttft")):
-        # sum w (x relay_ok + (1 - x) direct_ok) >= q
-        gain = classes.weight * (classes.relay_ok[i] - classes.direct_ok[i])
-        rows.add((x, gain), limit.quantile - float(classes.weight @ classes.direct_ok[i]) - 1e-9, math.inf)
+        # sum w (x relay_ok + (1 - x) direct_ok) >= q over the requests of the limit's workload
+        own = classes.own[i]
+        gain = own * (classes.relay_ok[i] - classes.direct_ok[i])
+        rows.add((x, gain), limit.quantile - float(own @ classes.direct_ok[i]) - 1e-9, math.inf)
     tau = level.relays.shortest_step_s
     share = rate * classes.weight
     join = np.concatenate

@@ -92,8 +92,9 @@ def _rows_hold(context: Context, level: Tuple, bounds: Bounds) -> Mask | None:
     share = context.rate * classes.weight * classes.may_relay
     slots = requests = tokens = 0.0
     for i, limit in enumerate(context.limits("ttft")):
-        gain = classes.weight * classes.may_relay * (classes.relay_ok[i] - classes.direct_ok[i])
-        need = limit.quantile - float(classes.weight @ classes.direct_ok[i]) - SLACK
+        own = classes.own[i]
+        gain = own * classes.may_relay * (classes.relay_ok[i] - classes.direct_ok[i])
+        need = limit.quantile - float(own @ classes.direct_ok[i]) - SLACK
         slots = max(slots, _least(share * classes.hold_s, gain, need))
         requests = max(requests, _least(share, gain, need))
         tokens = max(tokens, _least(share * classes.least, gain, need))
@@ -157,7 +158,7 @@ def _belongs(context: Context, level: Tuple, bounds: Bounds, q_high: float) -> M
     sharing = context.scenario.engine.decode_prefix_sharing and context.demand.atoms.hit_rate > 0
     # hits of turns that end on the relay before their transfer may lag, which lowers q
     least = max(1.0 - bounds.lag_share, 1e-9)
-    if not sharing or context.scenario.workload.decode_prefix_hit_rate is not None or q_high >= least:
+    if not sharing or context.scenario.traffic.pinned or q_high >= least:
         return np.ones(len(mains), dtype=bool)
     memory = (context.idle_for_share(q_high / least, bounds.kv_format) + bounds.under_way_worst) * (1 + 1e-4)
     with np.errstate(invalid="ignore"):  # both are infinite where only the rate is known

@@ -9,7 +9,7 @@ the program's optimum is a lower bound. Intervals are split until plans and boun
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,13 +25,13 @@ from pddplan.serve.deployment import Deployment, LineChoice
 from pddplan.serve.equilibrium import HELD_TOLERANCE
 from pddplan.serve.line_stage import LineState, Transfer, kinds, line_state, transfer
 from pddplan.serve.prefill_stage import PrefillStage
-from pddplan.serve.relay import last_turn_probability
-from pddplan.serve.residency import gap_cdf
 from pddplan.spec.types import Role
 
 Array = NDArray[np.float64]
 
 MAX_CLASSES = 40  # routing classes of the program; kinds x atoms beyond it are merged, optimistically
+LEAST_CLASSES = 16  # of one workload among several
+HALVINGS = 40  # for the hit share at which the line carries the bytes
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Classes:
     """Routing classes at q_high: shape (classes,), and P(TTFT <= limit) per limit (limits, classes) by route."""
 
     weight: Array
+    own: Array  # (limits, classes) weights within the limit's workload, 0 for classes of others
     least: Array  # fewest tokens of a relayed request: transfers at q_high, the relay's steps at their longest
     most: Array  # most: its whole output, for it may stay on the relay; 0 where it can't be relayed
     hold_s: Array  # shortest time on the relay
@@ -114,9 +115,9 @@ def tuple_bounds(
         worst_way = rate * float((low_weight * worst.line_time * demand.kv_prompt).sum())
         worst_way += waits * float(demand.kv_prompt.max())
         after = np.maximum(worst.exposed - demand.atoms.output[None, :, None] * pace.relay_floor_s, 0.0)
-        lag = float((low_weight[..., None] * worst.probability * gap_cdf(after, context.gap)).sum())
+        lag = _most_lag(demand, low_weight[..., None] * worst.probability, after)
     return Bounds(
-        classes=_merge(weight, least, most, hold, direct, relayed, keep, may),
+        classes=_classes(context, (weight, least, most, hold, direct, relayed, keep, may)),
         bytes_per_s=rate * state.bytes_per_request,
         under_way_bytes=rate * float((weight * state.line_time * demand.kv_prompt).sum()),
         under_way_worst=worst_way,
@@ -124,7 +125,7 @@ def tuple_bounds(
         kv_running=float(demand.kv_at(np.asarray(demand.token_context))),
         tokens_per_s=context.output_tokens_per_s,
         kv_format=demand.kv_format,
-        shift_keep_per_s=rate * (q[1] - q[0]) * float(demand.atoms.weight @ np.maximum(keep[1] - keep[0], 0.0)),
+        shift_keep_per_s=rate * float((weight[0] - low_weight[0]) @ np.maximum(keep[1] - keep[0], 0.0)),
         lag_share=lag if relay is not None else 0.0,
     )
 
@@ -147,7 +148,7 @@ def _prompt_shares(
 ) -> tuple[Array, Array]:
     """P(TTFT <= limit) by limit and kind of request, (limits, 2, atoms): sent directly, and relayed (0 without)."""
     first = stage.time_s + context.scenario.engine.router_delay_s
-    on_prefill = context.scenario.workload.first_token == "on_prefill"
+    on_prefill = context.scenario.traffic.first_token == "on_prefill"
     limits = context.limits("ttft")
     shape = state.exposed.shape[:2]
     direct = np.empty((len(limits), *shape))
@@ -182,7 +183,7 @@ def _kept(context: Context, longest_s: Array, pace: Pace) -> Array:
     """Most tokens that the filter keeps on the relay for each relayed request that may end before its transfer: its
     own, and those of the (1 - precision)/precision others that are mistaken for such. Shape (2, atoms)."""
     output = context.demand.atoms.output
-    precision = (context.scenario.workload.output_forecast or (1.0, 1.0))[0]
+    precision = (context.scenario.traffic.output_forecast or (1.0, 1.0))[0]
     ends = output * pace.shortest_step_s <= longest_s
     return np.where(ends, output + (1.0 - precision) / precision * float(output.max()), 0.0)
 
@@ -195,30 +196,63 @@ def in_time(stage: PrefillStage, room: Array) -> Array:
     return ok
 
 
-def _merge(
-    weight: Array, least: Array, most: Array, hold: Array, direct: Array, relayed: Array, keep: Array, may: Array
-) -> Classes:
-    """Flatten (2, atoms) and merge neighbours in the relay's stay beyond MAX_CLASSES, each figure at its best."""
+def _most_lag(demand: Demand, mass: Array, after_s: Array) -> float:
+    """Largest share of any workload's requests whose next turn comes within ``after_s``; both (2, atoms, points)."""
+    atoms = demand.atoms
+    late = mass * demand.sessions.late(after_s.transpose(1, 0, 2), atoms.workload).transpose(1, 0, 2)
+    if atoms.workloads == 1:
+        return float(late.sum())
+    lag = np.bincount(atoms.workload, late.sum(axis=(0, 2)), atoms.workloads) / atoms.parts
+    return float(lag.max())
+
+
+def _classes(context: Context, figures: tuple[Array, ...]) -> Classes:
+    """Routing classes of all workloads, none of them with requests of two: a row is about one workload's requests."""
+    atoms, limits = context.demand.atoms, context.limits("ttft")
+    at_most = max(MAX_CLASSES // atoms.workloads, LEAST_CLASSES)
+    merged = [_merge(part, at_most) for part in _by_workload(figures, atoms.workload, atoms.workloads)]
+    weight, *rest = (np.concatenate(parts, axis=-1) for parts in zip(*merged, strict=True))
+    own = np.broadcast_to(weight, (len(limits), weight.size))
+    if atoms.workloads > 1:
+        of_class = np.repeat(np.arange(atoms.workloads), [part[0].size for part in merged])
+        within = weight / np.asarray(atoms.parts)[of_class]
+        asked = np.array([context.names.index(limit.workload or "") for limit in limits], dtype=int)
+        own = np.where(of_class[None, :] == asked[:, None], within[None, :], 0.0)
+    return Classes(weight, own, *rest)
+
+
+def _by_workload(figures: tuple[Array, ...], workload: NDArray[np.intp], workloads: int) -> Iterator[tuple[Array, ...]]:
+    """The figures (…, 2, atoms) of each workload's atoms."""
+    if workloads == 1:
+        yield figures
+        return
+    for k in range(workloads):
+        yield tuple(values[..., workload == k] for values in figures)
+
+
+def _merge(figures: tuple[Array, ...], at_most: int) -> tuple[Array, ...]:
+    """Flatten weight, least, most, hold, direct, relayed, keep, may (…, 2, atoms) and merge neighbours in the relay's
+    stay beyond ``at_most``, each figure at its best."""
+    weight, hold = figures[0], figures[3]
     flat = weight.ravel() > 0
     order = np.argsort(hold.ravel()[flat], kind="stable")
 
     def pick(values: Array) -> Array:
         return np.asarray(values.reshape(*values.shape[:-2], flat.size)[..., flat][..., order])
 
-    figures = (weight, least, most, hold, direct, relayed, keep, may)
     w, low, high, stay, d, r, k, m = (pick(values) for values in figures)
-    if w.size > MAX_CLASSES:
-        starts = np.unique(np.linspace(0, w.size, MAX_CLASSES, endpoint=False).astype(int))
+    if w.size > at_most:
+        starts = np.unique(np.linspace(0, w.size, at_most, endpoint=False).astype(int))
         w = np.add.reduceat(w, starts)
         low, stay = np.minimum.reduceat(low, starts), np.minimum.reduceat(stay, starts)
         high, k, m = (np.maximum.reduceat(values, starts) for values in (high, k, m))
         d, r = np.maximum.reduceat(d, starts, axis=1), np.maximum.reduceat(r, starts, axis=1)
-    return Classes(w, low, high, stay, d, r, k, m)
+    return w, low, high, stay, d, r, k, m
 
 
 def least_sent(context: Context) -> float:
     """Least share of the line's bytes that a filter leaves: it may keep back what last turns would send."""
-    return 1.0 - float(last_turn_probability(context.scenario.workload.sessions.turns))
+    return 1.0 - max(gap.end_probability for gap in context.demand.sessions.gaps)
 
 
 def least_share(context: Context, line: LineChoice | None, top: float, kv_format: str) -> float | None:
@@ -228,9 +262,23 @@ def least_share(context: Context, line: LineChoice | None, top: float, kv_format
     demand = context.demand.in_format(kv_format)
     room = line.capacity_bytes_per_s * context.cap_line / context.rate
     cold = demand.mean_delta(0.0)
-    held = demand.mean_delta(1.0) if context.scenario.engine.decode_prefix_sharing else cold
-    if context.scenario.workload.output_forecast is not None:
+    sharing = context.scenario.engine.decode_prefix_sharing
+    held = demand.mean_delta(1.0) if sharing else cold
+    if context.scenario.traffic.output_forecast is not None:
         room /= max(least_sent(context), 1e-3)
-    if top * held + (1.0 - top) * cold > room:
+    if (demand.mean_delta(top) if sharing else cold) > room:
         return None
-    return max((cold - room) / max(cold - held, 1e-9), 0.0) if cold > room else 0.0
+    if cold <= room:
+        return 0.0
+    if demand.sessions.several:
+        return _least_root(demand, room)
+    return max((cold - room) / max(cold - held, 1e-9), 0.0)
+
+
+def _least_root(demand: Demand, room: float) -> float:
+    """Share at which the mean bytes of several workloads fall to ``room``, from below: they fall as it rises."""
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if demand.mean_delta(middle) > room else (low, middle)
+    return low

@@ -69,10 +69,10 @@ def _prompt_enough(search: Search, stage: PrefillStage) -> bool:
     key = id(stage)  # kept by the context
     if key not in search.prompt:
         context = search.context
-        weight = context.demand.atoms.weight
         first = stage.time_s + context.scenario.engine.router_delay_s
         search.prompt[key] = all(
-            float(weight @ in_time(stage, limit.limit_s * (1 + 1e-9) - first)) >= limit.quantile - 1e-9
+            float(context.weight_of(limit) @ in_time(stage, limit.limit_s * (1 + 1e-9) - first))
+            >= limit.quantile - 1e-9
             for limit in context.limits("ttft")
         )
     return search.prompt[key]

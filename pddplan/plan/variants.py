@@ -43,7 +43,7 @@ def variants(scenario: Scenario) -> list[Variant]:
         found += [Variant(name, _alone(lifted, place, name), place.name, hypothetical=True) for name in ONE_SITE]
     for name in ARCHITECTURES:
         if name not in ONE_SITE:
-            best = name == "pdd_filter" and scenario.workload.output_forecast is None
+            best = name == "pdd_filter" and scenario.traffic.output_forecast is None
             found += [
                 Variant(name, _apart(lifted, a, b, name), f"{a.name} > {b.name}", best) for a, b in _pairs(lifted)
             ]
@@ -91,15 +91,15 @@ def _apart(scenario: Scenario, source: Site, target: Site, name: Architecture) -
     sites = (replace(source, roles=first), replace(target, roles=("main_decode",)))
     links = tuple(k for k in scenario.links if set(k.between) == {source.name, target.name})
     engine = replace(scenario.engine, decode_prefix_sharing=name != "pd_cross_site")
-    forecast = scenario.workload.output_forecast or FILTER_AT_BEST
+    forecast = scenario.traffic.output_forecast or FILTER_AT_BEST
     made = scenario if name == "pdd_filter" else _without_forecast(scenario)
     if name == "pdd_filter":
-        made = replace(scenario, workload=replace(scenario.workload, output_forecast=forecast))
+        made = replace(scenario, traffic=scenario.traffic.with_forecast(forecast))
     return replace(made, sites=sites, links=links, engine=engine)
 
 
 def _without_forecast(scenario: Scenario) -> Scenario:
-    return replace(scenario, workload=replace(scenario.workload, output_forecast=None))
+    return replace(scenario, traffic=scenario.traffic.with_forecast(None))
 
 
 def _pairs(scenario: Scenario) -> Iterator[tuple[Site, Site]]:

@@ -109,8 +109,8 @@ def _latencies(rows: Sequence[Compared], width: int) -> list[str]:
 
 def _quantile(result: PlanResult, metric: Metric, quantile: float) -> str:
     values = result.evaluation.slo if result.evaluation is not None else ()
-    found = next((v.value_s for v in values if v.metric == metric and abs(v.quantile - quantile) < 1e-9), None)
-    return UNKNOWN if found is None else seconds(found)
+    found = [v.value_s for v in values if v.metric == metric and abs(v.quantile - quantile) < 1e-9]
+    return seconds(max(found)) if found else UNKNOWN
 
 
 def _name(row: Compared) -> str:
@@ -143,6 +143,8 @@ def _notes(made: Comparison) -> list[str]:
         notes.append("*: hypothetical, the chips of all sites in one place.")
     if any(row.hypothetical and row.architecture not in ONE_SITE for row in made.rows):
         notes.append("+ filter*: hypothetical, with a perfect forecast of the output; the scenario has none.")
+    if made.scenario.traffic.several:
+        notes.append("Latency is that of the slowest workload at each quantile; solve has those of each.")
     if not made.scenario.links:
         notes.append("No line in the scenario: nothing can be split over sites.")
     return notes

@@ -49,7 +49,13 @@ def excuse_text(excuse: Excuse) -> str:
     subject = excuse_subject(excuse)
     where = f" ({subject})" if subject else ""
     value, limit, unit = amounts(excuse)
-    return f"{constraint_name(excuse.constraint)}{where} {value}, limit {limit} {unit}".rstrip()
+    return f"{excuse_name(excuse)}{where} {value}, limit {limit} {unit}".rstrip()
+
+
+def excuse_name(excuse: Excuse) -> str:
+    """``TTFT p99``, with several workloads ``TTFT p99 of chat``."""
+    name = constraint_name(excuse.constraint)
+    return name if excuse.workload is None else f"{name} of {excuse.workload}"
 
 
 def worded(text: str, excuses: Iterable[Excuse] = ()) -> str:

@@ -203,7 +203,13 @@ def slo_payload(value: SloValue) -> dict[str, Any]:
         "unit": "s",
         "met": value.met if math.isfinite(value.value_s) else value.limit_s is None,
         "stage": value.stage,
+        **_workload(value.workload),
     }
+
+
+def _workload(name: str | None) -> dict[str, str]:
+    """Whose requests a row is about; left out where there is one workload."""
+    return {} if name is None else {"workload": name}
 
 
 def cost_payload(cost: CostSplit | None) -> dict[str, Any] | None:
@@ -245,7 +251,7 @@ def revenue_payload(revenue: Revenue | None) -> dict[str, float | None] | None:
 def binding_payload(result: PlanResult) -> list[dict[str, Any]]:
     """What binds; of an infeasible scenario the limits that had to give, with the nearest fix."""
     rows = result.binding or tuple(
-        Binding(excuse.constraint, relative_slack(excuse), result.fixes[0].what if result.fixes else "")
+        Binding(excuse.name, relative_slack(excuse), result.fixes[0].what if result.fixes else "")
         for excuse in result.excuses
     )
     return [{"constraint": b.constraint, "slack": finite(b.slack), "fix": b.fix} for b in rows]
@@ -263,6 +269,7 @@ def excuse_payload(excuse: Excuse) -> dict[str, Any]:
         "value": finite(excuse.value),
         "limit": finite(excuse.limit),
         "unit": excuse.unit,
+        **_workload(excuse.workload),
     }
 
 

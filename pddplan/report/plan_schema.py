@@ -32,12 +32,16 @@ _SLO = rows(
             "unit": {"const": "s"},
             "met": FLAG,
             "stage": TEXT,
-        }
+        },
+        optional={"workload": TEXT},  # with several workloads: whose requests
     )
 )
 _BINDING = record({"constraint": TEXT, "slack": MAYBE_NUMBER, "fix": TEXT})
 _REASONS = rows(
-    record({"constraint": TEXT, "subject": TEXT, "value": MAYBE_NUMBER, "limit": MAYBE_NUMBER, "unit": TEXT})
+    record(
+        {"constraint": TEXT, "subject": TEXT, "value": MAYBE_NUMBER, "limit": MAYBE_NUMBER, "unit": TEXT},
+        optional={"workload": TEXT},
+    )
 )
 _FIXES = rows(record({"what": TEXT, "overrides": rows(TEXT), "usd_per_hour": MAYBE_NUMBER}))
 _PROBLEM = record({"file": MAYBE_TEXT, "line": MAYBE_COUNT, "key": MAYBE_TEXT, "message": TEXT, "fix": MAYBE_TEXT})

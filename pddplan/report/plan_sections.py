@@ -6,7 +6,7 @@ import math
 import shlex
 
 from pddplan.plan.records import Alternative, CostSplit, RolePlan, RunnerUps
-from pddplan.report.excuses import amounts, constraint_names_in, excuse_subject, off_by
+from pddplan.report.excuses import amounts, constraint_names_in, excuse_name, excuse_subject, off_by
 from pddplan.report.figures import (
     UNKNOWN,
     cash,
@@ -107,7 +107,8 @@ def routing_lines(view: View) -> list[str]:
         text += f", {percent(routing.filtered_share)} finish on the relay"
     if view.explain and evaluation.hand_over_limit_tokens is not None:
         text += f"; rounds of the hand-over end with {figure(evaluation.hand_over_limit_tokens)} tokens to make up"
-    weak = is_weak(view.weak, "workload.sessions", "workload.prefix_cache")
+    keys = (f"{w.key}.{name}" for w in view.scenario.traffic.workloads for name in ("sessions", "prefix_cache"))
+    weak = is_weak(view.weak, *keys)
     hits = (
         f"Prefix hits: {percent(evaluation.prefill_hit_rate)} at prefill, "
         f"{mark(percent(evaluation.decode_hit_rate), weak)} at main decode"
@@ -124,13 +125,18 @@ def slo_lines(view: View) -> list[str]:
     evaluation = view.result.evaluation
     if evaluation is None or not evaluation.slo:
         return []
-    rows = [_slo_row(view, value) for value in evaluation.slo if view.explain or value.limit_s is not None]
-    lines = table(["level", "value", "limit", "margin", "stage"], rows, view.width, right=(1, 2, 3)) if rows else []
-    free = [value for value in evaluation.slo if value.limit_s is None]
-    if free and not view.explain:
+    several = view.scenario.traffic.several
+    shown = [value for value in evaluation.slo if view.explain or value.limit_s is not None]
+    rows = [[*([value.workload or ""] if several else []), *_slo_row(view, value)] for value in shown]
+    header = [*(["workload"] if several else []), "level", "value", "limit", "margin", "stage"]
+    right = (2, 3, 4) if several else (1, 2, 3)
+    lines = table(header, rows, view.width, right=right, flexible=(0, 5) if several else None) if rows else []
+    for name in () if view.explain else dict.fromkeys(value.workload for value in evaluation.slo):
+        free = [value for value in evaluation.slo if value.limit_s is None and value.workload == name]
         metrics = dict.fromkeys(value.metric for value in free)
         named = ", ".join(_levels(view, [v for v in free if v.metric == metric]) for metric in metrics)
-        lines += paragraph(f"Without a limit: {named}.", view.width, indent=2, hanging=4)
+        whose = "" if name is None else f" of {name}"
+        lines += paragraph(f"Without a limit{whose}: {named}.", view.width, indent=2, hanging=4) if free else []
     return lines
 
 
@@ -223,7 +229,7 @@ def headroom_lines(view: View) -> list[str]:
     result = view.result
     if result.headroom_rps is None:
         return []
-    planned = view.scenario.workload.request_rate_per_s
+    planned = view.scenario.traffic.request_rate_per_s
     limited = dict.fromkeys(_metric_name(limit.metric) for limit in view.scenario.slo)
     verb = "breaks its SLO" if limited else "is full"
     text = f"This plan {verb} at {mark(figure(result.headroom_rps), view.weak_times)} requests/s"
@@ -281,7 +287,7 @@ def excuse_lines(view: View) -> list[str]:
     rows = []
     for excuse in view.result.excuses:
         value, limit, unit = amounts(excuse)
-        name = constraint_name(excuse.constraint) + (f", {unit}" if unit else "")
+        name = excuse_name(excuse) + (f", {unit}" if unit else "")
         rows.append([name, value, limit, off_by(excuse), excuse_subject(excuse)])
     header = ["constraint", "best found", "limit", "off by", "where"]
     return table(header, rows, view.width, right=(1, 2, 3), flexible=(4, 0)) if rows else []

@@ -14,11 +14,11 @@ from pddplan.serve.decode_stage import ADMISSION_EPSILON
 from pddplan.serve.deployment import Pool
 from pddplan.serve.latency import Blend, Mixture
 from pddplan.serve.main_decode import length_biased_context, occupancy_tail
-from pddplan.serve.metrics import Latencies
+from pddplan.serve.metrics import Latencies, by_workload
 from pddplan.serve.prefill_queue import prefill_waiting
 from pddplan.serve.queueing import WaitingLaw, queue_moments
 from pddplan.serve.records import Evaluation, PoolLoad, Routing
-from pddplan.serve.slo import excuses_of_slo, slo_values
+from pddplan.serve.slo import excuses_of_slo, excuses_of_within, slo_values
 from pddplan.spec.types import Metric
 
 Array = NDArray[np.float64]
@@ -97,9 +97,7 @@ def aggregated_answer(
     mixtures = _latencies(context, law, prefill, steady)
     excuses = excuses_of_slo(context, mixtures, True)
     excuses += _loads(context, pool, steady, float(demand.kv_at(np.asarray(steady.context))))
-    within = context.scenario.slo_within
-    if within is not None and mixtures.within < within:
-        excuses.append(Excuse("within", mixtures.within, within, "", "slo"))
+    excuses += excuses_of_within(context, mixtures)
     load = PoolLoad(
         "aggregated",
         steady.mixed_share,
@@ -123,8 +121,8 @@ def aggregated_answer(
 
 def _waiting(context: Context, time: Array, rate: float, servers: int) -> WaitingLaw | Excuse:
     moments = queue_moments(time, context.demand.atoms.weight)
-    workload = context.scenario.workload
-    return prefill_waiting(workload.prefix_cache, rate, servers, moments, burstiness=workload.burstiness)
+    traffic = context.scenario.traffic
+    return prefill_waiting(traffic.prefix_cache, rate, servers, moments, burstiness=traffic.burstiness)
 
 
 def _loads(context: Context, pool: Pool, steady: MixedSteps, kv_running: float) -> list[Excuse]:
@@ -147,17 +145,21 @@ def _latencies(context: Context, law: WaitingLaw, prefill: Array, steady: MixedS
     router = context.scenario.engine.router_delay_s
     later = np.maximum(atoms.output - 1, 0.0)
     parts = {"prefill": prefill, "router": np.full_like(prefill, router)}
-    ttft = Mixture(atoms.weight, prefill + router, law.survival, parts)
     stream = {**parts, "main_decode": later * steady.tpot_s}
-    e2e = Mixture(atoms.weight, prefill + router + later * steady.tpot_s, law.survival, stream)
     one = np.ones(1)
     tpot = Mixture(one, one * steady.tpot_s, None, {"main_decode": one * steady.tpot_s})
     pause = Mixture(one, one * steady.mixed_s, None, {"main_decode": one * steady.mixed_s})
-    limit = max((s.limit_s for s in context.limits("ttft")), default=float("inf"))
-    in_time = steady.tpot_s <= context.tpot_limit_s()
-    made: dict[Metric, Mixture | Blend] = {"ttft": ttft, "tpot": tpot, "pause": pause, "e2e": e2e}
-    paced = float(atoms.weight[later > 0].sum())
-    return Latencies({}, lambda: (1.0 - ttft.share_above(limit)) * in_time, made, lambda: paced)
+
+    def of(weight: Array, workload: str | None) -> Latencies:
+        ttft = Mixture(weight, prefill + router, law.survival, parts)
+        e2e = Mixture(weight, prefill + router + later * steady.tpot_s, law.survival, stream)
+        limit = max((s.limit_s for s in context.limits("ttft", workload)), default=float("inf"))
+        in_time = steady.tpot_s <= context.tpot_limit_s(workload)
+        paced = float(weight[later > 0].sum())
+        made: dict[Metric, Mixture | Blend] = {"ttft": ttft, "tpot": tpot, "pause": pause, "e2e": e2e}
+        return Latencies({}, lambda: (1.0 - ttft.share_above(limit)) * in_time, made, paced_share=lambda: paced)
+
+    return by_workload(context, of(atoms.weight, None), lambda k, name: of(atoms.weights[k], name))
 
 
 def _failed(excuses: tuple[Excuse, ...]) -> Evaluation:

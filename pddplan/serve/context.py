@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +17,11 @@ from pddplan.serve.demand import Demand, build_demand
 from pddplan.serve.deployment import Pool
 from pddplan.serve.handover import ExtendCost
 from pddplan.serve.prefill_stage import PrefillStage, PrefillTimes, converting, prefill_stage, prefill_times
-from pddplan.serve.residency import GapLaw, held_share, mean_min_gap
 from pddplan.serve.steps import StepSurface, step_surface
 from pddplan.spec.types import ChipOffer, Metric, Role, Scenario, SloLimit
 
 Array = NDArray[np.float64]
 
-RESIDENCE_POINTS = 3000
 DEFAULT_TOKEN_TIME_S = 0.05
 LINE_CAP = 0.97  # a mean load beyond it has no usable tail: s(m, rho) > 30 at m = 1
 
@@ -36,10 +33,7 @@ class Context:
     scenario: Scenario
     model: LanguageModel
     demand: Demand
-    gap: GapLaw
     nic_goodput: float  # share of the NIC rate that KV transfers reach inside a site and at a line's ends
-    kv_session_mean: float
-    residence: tuple[Array, Array]  # T [s] and E[min(gap, T)] [s], both ascending
     times: dict[int, PrefillTimes] = field(default_factory=dict)
     stages: dict[tuple[int, int, float, Sending], PrefillStage | Excuse] = field(default_factory=dict)
     surfaces: dict[int, StepSurface] = field(default_factory=dict)
@@ -49,9 +43,9 @@ class Context:
     bands: dict[tuple[float, float], Context] = field(default_factory=dict)  # by ``band``
 
     def at_rate(self, request_rate_per_s: float) -> Context:
-        """The same traffic at another rate; the caches stay, none of them depends on the planned rate."""
-        workload = replace(self.scenario.workload, request_rate_per_s=request_rate_per_s)
-        return replace(self, scenario=replace(self.scenario, workload=workload))
+        """The same mix at another rate of all; the caches stay, none of them depends on the planned rate."""
+        traffic = self.scenario.traffic.at_rate(request_rate_per_s)
+        return replace(self, scenario=replace(self.scenario, traffic=traffic))
 
     def band(self, low: float, high: float) -> Context:
         """The requests between two quantiles of their uncached tokens alone; the rate is still that of all.
@@ -62,8 +56,7 @@ class Context:
             return self
         if (low, high) not in self.bands:
             demand = self.demand.band(low, high)
-            size = demand.atoms.mean(demand.kv_session)
-            self.bands[low, high] = replace(self, demand=demand, kv_session_mean=size, times={}, stages={}, bands={})
+            self.bands[low, high] = replace(self, demand=demand, times={}, stages={}, bands={})
         return self.bands[low, high]
 
     def demand_on(self, offer: ChipOffer) -> Demand:
@@ -78,35 +71,27 @@ class Context:
 
     def session_bytes(self, kv_format: str) -> float:
         """Mean KV of an idle session in a format [bytes]."""
-        if kv_format == self.demand.kv_format:
-            return self.kv_session_mean
-        return self.demand.atoms.mean(self.demand.in_format(kv_format).kv_session)
+        return self.demand.in_format(kv_format).sessions.kv_mean
 
     def residence_s(self, idle_bytes: float, rate: float, kv_format: str) -> float:
-        """Residence that idle room buys at a rate: rate E[KV] E[min(gap, T)] = M, read off a fine table [s]."""
-        target = max(idle_bytes, 0.0) / (rate * self.session_bytes(kv_format))
-        times, stays = self.residence
-        if target >= stays[-1]:
-            return math.inf
-        return float(np.interp(target, stays, times))
+        """Residence that idle room buys at a rate: rate E[KV] E[min(gap, T)] = M, see ``IdleSessions`` [s]."""
+        return self.demand.in_format(kv_format).sessions.residence_s(idle_bytes, rate)
 
     def share_for_idle(self, idle_bytes: float, kv_format: str) -> float:
         """Share of prefixes still held with so much idle room, nothing lagging."""
-        return held_share(self.residence_s(idle_bytes, self.rate, kv_format), self.gap)
+        return self.demand.sessions.share_at(self.residence_s(idle_bytes, self.rate, kv_format))
 
     def idle_for_share(self, share: float, kv_format: str) -> float:
         """Least idle room with which ``share`` of the prefixes is held, 0 where the share isn't an outcome [bytes]."""
-        if share <= 0 or self.scenario.workload.decode_prefix_hit_rate is not None:
+        if share <= 0 or self.scenario.traffic.pinned:
             return 0.0
         if share >= 1:
             return math.inf
-        z = NormalDist().inv_cdf(share)
-        needed = self.gap.p50_s * math.exp(z * self.gap.sigma)
-        return self.rate * self.session_bytes(kv_format) * float(mean_min_gap(needed, self.gap))
+        return self.demand.in_format(kv_format).sessions.idle_bytes(share, self.rate)
 
     @property
     def rate(self) -> float:
-        return self.scenario.workload.request_rate_per_s
+        return self.scenario.traffic.request_rate_per_s
 
     @property
     def output_tokens_per_s(self) -> float:
@@ -116,19 +101,16 @@ class Context:
     @property
     def given_hit_share(self) -> float | None:
         """Share of the prefixes held at main decode where the user pins it, None where it is an outcome."""
-        pinned, own = self.scenario.workload.decode_prefix_hit_rate, self.demand.atoms.hit_rate
-        if pinned is None:
-            return None
-        return min(pinned / own, 1.0) if own > 0 else 0.0
+        return self.demand.sessions.pinned_share
 
     @property
     def pooled_slots(self) -> bool:
         """Requests go to the least loaded decode instance; with session affinity they stay on theirs."""
-        return self.scenario.workload.prefix_cache == "shared"
+        return self.scenario.traffic.prefix_cache == "shared"
 
-    def tpot_limit_s(self) -> float:
-        """Tightest TPOT limit [s], inf without one: the batch that engines are set to."""
-        return min((s.limit_s for s in self.scenario.slo if s.metric == "tpot"), default=float("inf"))
+    def tpot_limit_s(self, workload: str | None = None) -> float:
+        """Tightest TPOT limit [s], inf without one: of all, the batch that engines are set to; or of one workload."""
+        return min((s.limit_s for s in self.limits("tpot", workload)), default=float("inf"))
 
     @property
     def token_time_s(self) -> float:
@@ -136,8 +118,26 @@ class Context:
         limit = self.tpot_limit_s()
         return limit if math.isfinite(limit) else DEFAULT_TOKEN_TIME_S
 
-    def limits(self, metric: Metric) -> tuple[SloLimit, ...]:
-        return tuple(s for s in self.scenario.slo if s.metric == metric)
+    def limits(self, metric: Metric, workload: str | None = None) -> tuple[SloLimit, ...]:
+        """Limits of a metric, of all workloads or of one."""
+        return tuple(s for s in self.scenario.slo if s.metric == metric and workload in (None, s.workload))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of several workloads, empty for a single one: their rows are told apart."""
+        traffic = self.scenario.traffic
+        return tuple(w.name for w in traffic.workloads) if traffic.several else ()
+
+    def weight_of(self, limit: SloLimit) -> Array:
+        """Weights of the requests that a limit is about, (atoms,), summing to 1."""
+        atoms = self.demand.atoms
+        return atoms.weight if limit.workload is None else atoms.weights[self.names.index(limit.workload)]
+
+    @property
+    def last_turn(self) -> Array:
+        """Probability that an atom's turn is its session's last, (atoms,)."""
+        ends = np.array([gap.end_probability for gap in self.demand.sessions.gaps])
+        return ends[self.demand.atoms.workload]
 
     def cap(self, role: Role) -> float:
         return self.scenario.max_utilization.get(role, 1.0)
@@ -229,20 +229,12 @@ class Context:
 
 def build_context(scenario: Scenario, model: LanguageModel, nic_goodput: float) -> Context:
     """Context of a scenario; ``nic_goodput`` from the catalogue's link defaults."""
-    workload = scenario.workload
-    sessions = workload.sessions
-    demand = build_demand(workload, model, scenario.precision.kv_cache)
     scenario = _with_formats(scenario, model)
-    gap = GapLaw(sessions.gap_p50_s, sessions.gap_p90_s, 1.0 / max(sessions.turns, 1.0))
-    times = np.concatenate([[0.0], gap.p50_s * np.exp(np.linspace(-9.0, 9.0, RESIDENCE_POINTS) * max(gap.sigma, 0.3))])
     return Context(
         scenario=scenario,
         model=model,
-        demand=demand,
-        gap=gap,
+        demand=build_demand(scenario.traffic, model, scenario.precision.kv_cache),
         nic_goodput=nic_goodput,
-        kv_session_mean=demand.atoms.mean(demand.kv_session),
-        residence=(times, np.maximum.accumulate(mean_min_gap(times, gap))),
     )
 
 

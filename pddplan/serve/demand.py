@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from pddplan.llm.kv import hit_granularity_tokens, kv_bytes, kv_last_layer_bytes, transfer_bytes
 from pddplan.llm.types import LanguageModel
-from pddplan.serve.traffic import Atoms, build_atoms
-from pddplan.spec.types import Workload
+from pddplan.serve.idle_sessions import IdleSessions, gap_laws
+from pddplan.serve.traffic import Atoms, mix_atoms
+from pddplan.spec.workload import Traffic
 
 Array = NDArray[np.float64]
 
@@ -24,8 +25,9 @@ class Demand:
 
     model: LanguageModel
     kv_format: str
-    workload: Workload
+    traffic: Traffic
     atoms: Atoms
+    sessions: IdleSessions
     kv_prompt: Array  # KV(L)
     kv_prefix: Array  # KV(hit): what prefill fetches from a pool-wide store
     kv_session: Array  # KV(L + n): what an idle session holds
@@ -40,7 +42,7 @@ class Demand:
         if kv_format == self.kv_format:
             return self
         if kv_format not in self.others:
-            self.others[kv_format] = _demand(self.workload, self.model, kv_format, self.atoms)
+            self.others[kv_format] = _demand(self.traffic, self.model, kv_format, self.atoms)
         return self.others[kv_format]
 
     @cached_property
@@ -69,13 +71,18 @@ class Demand:
         return self.atoms.mean(self.middle_context)
 
     @cached_property
-    def _mean_delta(self) -> tuple[float, float]:
-        return self.atoms.mean(self.delta_held), self.atoms.mean(self.delta_cold)
+    def _mean_delta(self) -> tuple[Array, Array]:
+        return self.atoms.by_workload(self.delta_held), self.atoms.by_workload(self.delta_cold)
 
     def mean_delta(self, held_share: float) -> float:
-        """Mean bytes to send when main decode holds the prefix of a share ``held_share`` of the requests."""
+        """Mean bytes to send when main decode holds a share ``held_share`` of the prefixes, see ``IdleSessions``."""
         held, cold = self._mean_delta
-        return held_share * held + (1.0 - held_share) * cold
+        each = self.sessions.of_each(held_share)
+        return float((each * held + (1.0 - each) * cold).sum())
+
+    def held(self, held_share: float) -> Array | float:
+        """Share of each atom's requests whose prefix main decode holds, (atoms,), a number for one workload."""
+        return self.sessions.of_each(held_share)[self.atoms.workload] if self.sessions.several else held_share
 
     def band(self, low: float, high: float) -> Demand:
         """The requests between two quantiles of the order by uncached tokens; an atom on an edge is split."""
@@ -84,17 +91,20 @@ class Demand:
         above /= above[-1]
         below = np.concatenate([[0.0], above[:-1]])
         inside = np.maximum(np.minimum(above, high) - np.maximum(below, low), 0.0)
-        kept = np.sort(order[inside > EDGE])
         weight = np.empty(self.atoms.weight.size)
         weight[order] = inside
-        weight = weight[kept] / weight[kept].sum()
+        # of several workloads none may lose its last atom: each keeps its place in all that is by workload
+        kept = np.flatnonzero(weight > EDGE) if self.atoms.workloads == 1 else np.arange(weight.size)
         atoms = replace(
             self.atoms,
-            weight=weight,
-            **{name: getattr(self.atoms, name)[kept] for name in ("prompt", "cached", "output")},
+            weight=weight[kept] / weight[kept].sum(),
+            **{name: getattr(self.atoms, name)[kept] for name in ("prompt", "cached", "output", "workload")},
         )
         arrays = ("kv_prompt", "kv_prefix", "kv_session", "kv_last_layer", "delta_held", "delta_cold")
-        return replace(self, atoms=atoms, others={}, **{name: getattr(self, name)[kept] for name in arrays})
+        cut = {name: getattr(self, name)[kept] for name in arrays}
+        # one cache holds the sessions of all bands: their gaps and shares are those of the whole traffic
+        sessions = replace(self.sessions, kv_mean=atoms.mean(cut["kv_session"]))
+        return replace(self, atoms=atoms, sessions=sessions, others={}, **cut)
 
     @property
     def layers(self) -> int:
@@ -105,22 +115,40 @@ class Demand:
         return np.asarray(kv_bytes(self.model, tokens, self.kv_format), dtype=float)
 
 
-def build_demand(workload: Workload, model: LanguageModel, kv_format: str) -> Demand:
-    """Demand of one workload for one model and KV format."""
-    return _demand(workload, model, kv_format, build_atoms(workload, float(hit_granularity_tokens(model, kv_format))))
+def build_demand(traffic: Traffic, model: LanguageModel, kv_format: str) -> Demand:
+    """Demand of all workloads for one model and KV format."""
+    return _demand(traffic, model, kv_format, mix_atoms(traffic, float(hit_granularity_tokens(model, kv_format))))
 
 
-def _demand(workload: Workload, model: LanguageModel, kv_format: str, atoms: Atoms) -> Demand:
+def _demand(traffic: Traffic, model: LanguageModel, kv_format: str, atoms: Atoms) -> Demand:
     share = atoms.cached / atoms.prompt
+    session = np.asarray(kv_bytes(model, atoms.prompt + atoms.output, kv_format), dtype=float)
     return Demand(
         model=model,
         kv_format=kv_format,
-        workload=workload,
+        traffic=traffic,
         atoms=atoms,
+        sessions=_sessions(traffic, atoms, session),
         kv_prompt=np.asarray(kv_bytes(model, atoms.prompt, kv_format), dtype=float),
         kv_prefix=np.where(atoms.cached > 0, kv_bytes(model, np.maximum(atoms.cached, 1.0), kv_format), 0.0),
-        kv_session=np.asarray(kv_bytes(model, atoms.prompt + atoms.output, kv_format), dtype=float),
+        kv_session=session,
         kv_last_layer=np.asarray(kv_last_layer_bytes(model, atoms.prompt, kv_format), dtype=float),
         delta_held=np.asarray(transfer_bytes(model, atoms.prompt, share, kv_format), dtype=float),
         delta_cold=np.asarray(transfer_bytes(model, atoms.prompt, np.zeros_like(share), kv_format), dtype=float),
+    )
+
+
+def _sessions(traffic: Traffic, atoms: Atoms, kv_session: Array) -> IdleSessions:
+    """What of the traffic main decode's cache of idle sessions sees."""
+    kv, cached = atoms.by_workload(kv_session), atoms.by_workload(atoms.cached)
+    hits = cached / cached.sum() if cached.sum() > 0 else np.asarray(atoms.parts)
+    own = [float(weight @ atoms.cached) / float(weight @ atoms.prompt) for weight in atoms.weights]
+    given = [w.decode_prefix_hit_rate for w in traffic.workloads]
+    pinned = [min(g / x, 1.0) if x > 0 else 0.0 for g, x in zip(given, own, strict=True) if g is not None]
+    return IdleSessions(
+        gaps=gap_laws([(w.sessions.turns, w.sessions.gap_p50_s, w.sessions.gap_p90_s) for w in traffic.workloads]),
+        kv_mean=atoms.mean(kv_session),
+        kv_parts=tuple((kv / kv.sum()).tolist()),
+        hit_parts=tuple(hits.tolist()),
+        pinned=tuple(pinned) if traffic.pinned else None,
     )

@@ -14,7 +14,7 @@ from pddplan.serve.decode_stage import ADMISSION_EPSILON, MainState, main_load, 
 from pddplan.serve.deployment import Deployment, Pool
 from pddplan.serve.line_stage import LineState, Transfer, line_state, main_conversion_s
 from pddplan.serve.prefill_stage import PrefillStage
-from pddplan.serve.relay import filtered_weights, finishes_on_relay, last_turn_probability, saved_bytes
+from pddplan.serve.relay import filtered_weights, finishes_on_relay, saved_bytes
 from pddplan.serve.relay_stage import (
     HandOver,
     RelayState,
@@ -23,7 +23,6 @@ from pddplan.serve.relay_stage import (
     relay_and_hand_over,
     routed,
 )
-from pddplan.serve.residency import gap_cdf, held_share
 
 Array = NDArray[np.float64]
 
@@ -187,13 +186,12 @@ def _filter(
     context: Context, relay: Pool, move: Transfer, line: LineState, relayed: Array
 ) -> tuple[Array, float, float]:
     """Weights that finish on the relay by forecast, and saved and owed bytes per request."""
-    forecast = context.scenario.workload.output_forecast or (1.0, 1.0)
+    forecast = context.scenario.traffic.output_forecast or (1.0, 1.0)
     demand = context.demand.in_format(move.kv_format)
     n = demand.atoms.output
     tau = float(context.step_surface(relay).table(demand.atoms.mean(demand.atoms.prompt)).seconds[0])
-    last = float(last_turn_probability(context.scenario.workload.sessions.turns))
     debt = np.minimum(move.size + (demand.kv_session - demand.kv_prompt), demand.kv_session)
-    gain = saved_bytes(move.size, debt, last)
+    gain = saved_bytes(move.size, debt, context.last_turn)
     finishes = finishes_on_relay(n[None, :], line.predicted, 0.0, tau) & (gain > 0)
     taken = filtered_weights(relayed.ravel(), finishes.ravel(), forecast[0], forecast[1]).reshape(relayed.shape)
     unsent = float((taken * move.size).sum())
@@ -257,20 +255,23 @@ def _hit_share(residence_s: float, lanes: Sequence[Lane]) -> float:
     """``q' = P(gap <= T)(1 - lag)``: held if it wasn't evicted and had arrived.
 
     A turn whose last token comes from main decode has its KV there by then, so only a relayed turn that ends before
-    its transfer lags, by T_exp - n tau: lag = sum w P(gap < max(T_exp - n tau, 0)).
+    its transfer lags, by T_exp - n tau: lag = sum w P(gap < max(T_exp - n tau, 0)). Of several workloads the share of
+    each, ``q' = sum c_k P(gap_k <= T)(1 - lag_k)``.
     """
-    gap = lanes[0].case.context.gap
-    share = held_share(residence_s, gap)
-    lag, rate = 0.0, sum(lane.case.rate for lane in lanes)
+    sessions = lanes[0].case.context.demand.sessions
+    total = sum(lane.case.rate for lane in lanes)
+    lost, parts = np.zeros(len(sessions.gaps)), np.zeros(len(sessions.gaps))
     for lane in lanes:
+        atoms, share = lane.case.context.demand.atoms, lane.case.rate / total
+        parts += share * np.asarray(atoms.parts)
         if lane.ways is None or lane.relay is None:
             continue
-        output = lane.case.context.demand.atoms.output[lane.ways.atom]
-        after = lane.ways.exposed - output[:, None] * lane.relay.tau_s
-        late = after > 0
-        if late.any():
-            lag += lane.case.rate / rate * float(lane.ways.mass[late] @ gap_cdf(after[late], gap))
-    return share * (1.0 - lag)
+        after = lane.ways.exposed - atoms.output[lane.ways.atom][:, None] * lane.relay.tau_s
+        if (after > 0).any():
+            workload = atoms.workload[lane.ways.atom]
+            late = (lane.ways.mass * sessions.late(np.maximum(after, 0.0), workload)).sum(axis=1)
+            lost += share * np.bincount(workload, late, parts.size)
+    return sessions.share_at(residence_s, 1.0 - lost / np.maximum(parts, 1e-300))
 
 
 def equilibrium(case: Case, threshold_s: float, start: float = 1.0, stay_s: float = 0.0) -> Flow | Excuse:
@@ -308,11 +309,13 @@ def loop_gain(case: Case, flow: Flow) -> float:
     return abs(at_high.next_held_share - at_low.next_held_share) / (high - low)
 
 
-def fetch_share(context: Context, pool: Pool, flow: Flow) -> float:
-    """P(a held prefix lies in the cache tier, not in the KV pool): it was asked for after the pool's residence."""
-    tier = tier_bytes(pool)
+def fetch_share(context: Context, pool: Pool, flow: Flow) -> Array:
+    """P(a held prefix lies in the cache tier, not in the KV pool): it was asked for after the pool's residence.
+
+    Shape (workloads,).
+    """
+    tier, sessions = tier_bytes(pool), context.demand.sessions
     if tier <= 0:
-        return 0.0
+        return np.zeros(len(sessions.gaps))
     inside = context.residence_s(flow.main.idle_bytes - tier, context.rate, context.demand_on(pool.offer).kv_format)
-    whole = float(gap_cdf(flow.main.residence_s, context.gap))
-    return max(1.0 - float(gap_cdf(inside, context.gap)) / whole, 0.0) if whole > 0 else 0.0
+    return sessions.fetched(inside, flow.main.residence_s)

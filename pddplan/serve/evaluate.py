@@ -22,11 +22,12 @@ from pddplan.serve.loads import (
     relay_load,
     routing_of,
 )
-from pddplan.serve.metrics import latencies, rows
+from pddplan.serve.metrics import latencies
 from pddplan.serve.network import evaluate_network
 from pddplan.serve.records import Evaluation, PoolLoad, Routing
 from pddplan.serve.relay_rule import Answer, best_threshold, default_threshold_s, thresholds
-from pddplan.serve.slo import excuses_of_slo, slo_values
+from pddplan.serve.request_rows import rows
+from pddplan.serve.slo import excuses_of_slo, excuses_of_within, slo_values
 
 START_MARGIN = 2e-3  # above the hit share of the first threshold, where the search for those of the others starts
 
@@ -112,9 +113,7 @@ def _at_threshold(case: Case, threshold_s: float, start: float = 1.0, stay_s: fl
     table = rows(context, case.deployment, case.stage, case.move, flow)
     mixtures = latencies(context, case.stage, flow, table, context.scenario.engine.router_delay_s)
     excuses += excuses_of_slo(context, mixtures, math.isfinite(flow.main.occupancy.tpot_s))
-    within = context.scenario.slo_within
-    if within is not None and mixtures.within < within:
-        excuses.append(Excuse("within", mixtures.within, within, "", "slo"))
+    excuses += excuses_of_within(context, mixtures)
     gain = math.nan
     if not excuses:
         gain = loop_gain(case, flow)
@@ -128,7 +127,7 @@ def _at_threshold(case: Case, threshold_s: float, start: float = 1.0, stay_s: fl
         decode_hit_rate=context.demand.atoms.hit_rate * flow.held_share,
         loop_gain=gain,
         excuses=tuple(excuses),
-        within_slo_share=mixtures.within if within is not None else math.nan,
+        within_slo_share=mixtures.within if context.scenario.slo_within else math.nan,
     )
     return Answer(evaluation, flow, mixtures)
 

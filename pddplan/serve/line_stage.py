@@ -41,8 +41,8 @@ class Transfer:
     capacity: float  # inf inside a site
     rdma_s: Array  # (atoms,) exposed time of the whole KV to the relay; empty without one
     exposure: Exposure  # exposed time by factor, (2, atoms, 1)
-    kind_bytes: Array  # (2,) mean bytes of a held and of a cold request
-    kind_ceiling: Array  # (2,) ceiling that stands for the flows of a kind
+    kind_bytes: Array  # (2, workloads) mean bytes if all are held, all cold; each workload's part of the mean
+    kind_ceiling: Array  # (2, workloads) ceiling that stands for the flows of a kind
     kv_format: str  # of what crosses; the sizes are in it
     main_converts_s: Array | None = None  # (2, atoms) what main decode takes to turn it into its own format; None: same
     relay_converts_s: Array | None = None  # (atoms,) the relay's for the whole KV
@@ -130,8 +130,8 @@ def transfer(
             ramp=ramp[..., None],
             delay_s=delay,
         ),
-        kind_bytes=size @ demand.atoms.weight,
-        kind_ceiling=line_law.mean_ceiling_bytes_per_s(demand.atoms.weight, size, np.minimum(streaming, capacity)),
+        kind_bytes=demand.atoms.by_workload(size),
+        kind_ceiling=_kind_ceilings(demand, size, np.minimum(streaming, capacity)),
         kv_format=crossing,
         main_converts_s=converts,
         relay_converts_s=relay_converts,
@@ -172,6 +172,12 @@ def main_conversion_s(move: Transfer, weight: Array, kept: tuple[Index, Index, A
     return total
 
 
+def _kind_ceilings(demand: Demand, size: Array, ceiling: Array) -> Array:
+    """Ceiling that stands for the flows of each kind and workload, (2, workloads) [B/s]."""
+    weights = demand.atoms.weights
+    return np.stack([line_law.mean_ceiling_bytes_per_s(weight, size, ceiling) for weight in weights], axis=-1)
+
+
 def line_state(
     demand: Demand,
     move: Transfer,
@@ -181,7 +187,7 @@ def line_state(
     sent: float = 1.0,
     others_bytes_per_s: float = 0.0,
 ) -> LineState:
-    """The line when main decode holds the prefix of a share ``held_share`` of the requests.
+    """The line when main decode holds a share ``held_share`` of the prefixes, each workload its own part of it.
 
     ``sent`` is the share of the bytes that is sent at all, the same for all (1 without the filter);
     ``others_bytes_per_s`` what other routes send over the same line: its load counts, their flows' ceilings are taken
@@ -206,14 +212,15 @@ def _line_state(
     sent: float,
     others_bytes_per_s: float,
 ) -> LineState:
-    share = np.array([held_share, 1.0 - held_share])
-    bytes_per_request = sent * float(share @ move.kind_bytes)
+    each = demand.sessions.of_each(held_share)
+    share, kind_bytes = np.concatenate([each, 1.0 - each]), move.kind_bytes.ravel()
+    bytes_per_request = sent * float(share @ kind_bytes)
     rho, mean = 0.0, 1.0
     factors = probability = np.ones(1)
     if np.isfinite(move.capacity):
         rho = (rate * bytes_per_request + others_bytes_per_s) / move.capacity
         # the byte-weighted harmonic mean over the kinds of their own is that over all flows
-        ceiling = line_law.mean_ceiling_bytes_per_s(share, move.kind_bytes, move.kind_ceiling)
+        ceiling = line_law.mean_ceiling_bytes_per_s(share, kind_bytes, move.kind_ceiling.ravel())
         m = move.capacity / float(ceiling)
         factors, probability = line_law.spread(m, rho)
         mean = float(factors @ probability)  # exactly ``slowdown``, see there
@@ -232,4 +239,7 @@ def _line_state(
 
 def kinds(demand: Demand, held_share: float) -> Array:
     """Weights (2, atoms) of held and cold requests; atoms without a prefix are the same either way."""
-    return np.array([[held_share], [1.0 - held_share]]) * demand.atoms.weight
+    if not demand.sessions.several:
+        return np.array([[held_share], [1.0 - held_share]]) * demand.atoms.weight
+    held = demand.held(held_share)
+    return np.stack([held * demand.atoms.weight, (1.0 - held) * demand.atoms.weight])

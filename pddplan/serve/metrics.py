@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pddplan.serve.context import Context
-from pddplan.serve.deployment import Deployment
-from pddplan.serve.equilibrium import Flow, fetch_share
+from pddplan.serve.equilibrium import Flow
 from pddplan.serve.latency import Blend, Mixture
-from pddplan.serve.line_stage import Transfer
 from pddplan.serve.main_decode import size_biased_occupancy
 from pddplan.serve.prefill_stage import PrefillStage
+from pddplan.serve.request_rows import Rows
 from pddplan.spec.types import Metric
 
 Array = NDArray[np.float64]
@@ -29,84 +28,6 @@ WAIT_BINS = ((0.5, 0.3069), (0.4, 1.2908), (0.1, 3.3026))
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Requests by kind, flattened: ``direct`` rows, then relayed ones, ``points`` for each pair. Shape (rows,)."""
-
-    direct: int
-    points: int
-    weight: Array
-    prompt_time: Array  # T_P
-    exposed: Array  # line; 0 for relayed
-    rdma: Array  # 0 for direct
-    output: Array
-    eager: Array
-    pause: Array  # hand-over pause, relayed
-    worst_pause: Array
-
-    @cached_property
-    def later(self) -> Array:
-        """Tokens after the first."""
-        return np.maximum(self.output - 1.0, 0.0)
-
-    @cached_property
-    def on_relay(self) -> Array:
-        """Of ``later``, those that the relay emits."""
-        return np.minimum(self.eager, self.later)
-
-
-def rows(context: Context, deployment: Deployment, stage: PrefillStage, move: Transfer, flow: Flow) -> Rows:
-    """Flatten a flow. Pairs (kind, atom) of weight 0 are dropped."""
-    output, line = context.demand.atoms.output, flow.line
-    direct = flow.direct
-    kind, atom = np.nonzero(direct > 0)
-    exposed = _after_fetch(context, deployment, stage, flow)[kind, atom]
-    points = line.probability.size
-    head = kind.size * points
-
-    def spread(values: Array, tail: Array | None = None) -> Array:
-        return np.repeat(values if tail is None else np.concatenate([values, tail]), points)
-
-    def behind(values: Array) -> Array:
-        """Columns that only relayed rows have: 0 for direct ones."""
-        return np.concatenate([np.zeros(head), values.ravel()])
-
-    weight = (direct[kind, atom][:, None] * line.probability).ravel()
-    if flow.ways is None or flow.relay is None or flow.handover is None:
-        zero, times = np.zeros(head), spread(stage.time_s[atom])
-        return Rows(head, points, weight, times, exposed.ravel(), zero, spread(output[atom]), zero, zero, zero)
-    ways, pause, worst = flow.ways, flow.handover.pause_s, flow.handover.worst_pause_s
-    goes, stays = np.flatnonzero(ways.relayed > 0), np.flatnonzero(ways.filtered > 0)
-    both = ways.atom[np.concatenate([goes, stays])]
-    ends = np.broadcast_to(output[ways.atom[stays]][:, None], (stays.size, points))  # the relay emits all of these
-    none = np.zeros_like(ends)
-    mass = np.concatenate([ways.relayed[goes], ways.filtered[stays]])[:, None] * line.probability
-    return Rows(
-        head,
-        points,
-        np.concatenate([weight, mass.ravel()]),
-        spread(stage.time_s[atom], stage.time_s[both]),
-        np.concatenate([exposed.ravel(), np.zeros(mass.size)]),
-        spread(np.zeros(kind.size), move.rdma_s[both]),
-        spread(output[atom], output[both]),
-        behind(np.concatenate([flow.relay.eager[goes], ends])),
-        behind(np.concatenate([pause[goes], none])),
-        behind(np.concatenate([worst[goes], none])),
-    )
-
-
-def _after_fetch(context: Context, deployment: Deployment, stage: PrefillStage, flow: Flow) -> Array:
-    """Exposed time (2, atoms, points) where a share of the held prefixes comes from main decode's cache tier."""
-    exposed, pool = flow.line.exposed, deployment.main
-    share = fetch_share(context, pool, flow) if pool is not None else 0.0
-    if pool is None or pool.site.cache is None or share <= 0:
-        return exposed
-    tier = pool.site.cache
-    pace = max(tier.host_bytes_per_s * pool.decode.parallelism.tp, tier.remote_bytes_per_s, 1.0)
-    late = np.maximum(context.demand_on(pool.offer).kv_prefix / pace - stage.time_s, 0.0)[:, None]
-    return np.stack([np.maximum(exposed[0], share * late + (1 - share) * exposed[0]), exposed[1]])
-
-
-@dataclass(frozen=True)
 class Latencies:
     """Mixtures of the metrics that this plan has, each made when it is asked for.
 
@@ -116,7 +37,12 @@ class Latencies:
     makers: Mapping[Metric, Callable[[], Mixture | Blend]]
     share_within: Callable[[], float]  # P(TTFT and TPOT within their limits)
     made: dict[Metric, Mixture | Blend] = field(default_factory=dict)
+    workloads: Mapping[str, Latencies] = field(default_factory=dict)  # of each workload's requests, where several
+    parts: Mapping[str, float] = field(default_factory=dict)  # share of each of them in the requests
     paced_share: Callable[[], float] = lambda: 1.0  # of the requests: those of two tokens or more, which have a TPOT
+
+    def of_workload(self, name: str | None) -> Latencies:
+        return self if name is None else self.workloads[name]
 
     def of(self, metric: Metric) -> Mixture | Blend:
         if metric not in self.made:
@@ -128,6 +54,19 @@ class Latencies:
         return self.share_within()
 
 
+def by_workload(context: Context, whole: Latencies, part: Callable[[int, str], Latencies]) -> Latencies:
+    """``whole`` with the latencies of each workload by itself, ``part`` (index, name), where there are several."""
+    if not context.names:
+        return whole
+    parts = {name: part(k, name) for k, name in enumerate(context.names)}
+    shares = dict(zip(context.names, context.demand.atoms.parts, strict=True))
+
+    def within() -> float:
+        return sum(share * parts[name].within for name, share in shares.items() if share > 0)
+
+    return Latencies(whole.makers, within, whole.made, parts, shares, whole.paced_share)
+
+
 def latencies(context: Context, stage: PrefillStage, flow: Flow, table: Rows, router_s: float) -> Latencies:
     """All four metrics.
 
@@ -135,7 +74,14 @@ def latencies(context: Context, stage: PrefillStage, flow: Flow, table: Rows, ro
     ``on_prefill`` it ends after T_P and the rest of the way is a pause. TPOT = (E2E - TTFT)/(n - 1), hand-over
     pause included, requests of one token excluded. Pause is the longest gap between two tokens.
     """
-    way = _Way(context, stage, flow, table, router_s)
+
+    def of(rows: Rows, workload: str | None) -> Latencies:
+        return _latencies(_Way(context, stage, flow, rows, router_s, workload))
+
+    return by_workload(context, of(table, None), lambda k, name: of(table.of(k), name))
+
+
+def _latencies(way: _Way) -> Latencies:
     makers: dict[Metric, Callable[[], Mixture | Blend]] = {
         "ttft": way.ttft,
         "tpot": lambda: _tpot(way),
@@ -143,31 +89,6 @@ def latencies(context: Context, stage: PrefillStage, flow: Flow, table: Rows, ro
         "e2e": way.e2e,
     }
     return Latencies(makers, lambda: _within(way), paced_share=way.paced_share)
-
-
-def blended(parts: Sequence[tuple[float, Latencies]], tolerance: float) -> Latencies:
-    """All four metrics over groups of requests, by (share of the requests, their latencies); quantiles to
-    ``tolerance``."""
-
-    def maker(metric: Metric) -> Callable[[], Blend]:
-        def made() -> Blend:
-            groups = []
-            for share, own in parts:
-                mixture, mass = own.of(metric), share * (own.paced_share() if metric == "tpot" else 1.0)
-                if isinstance(mixture, Mixture) and mass > 0:
-                    groups.append((mass, mixture))
-            return Blend(tuple(groups), tolerance)
-
-        return made
-
-    total = sum(share for share, _ in parts)
-    makers: dict[Metric, Callable[[], Mixture | Blend]] = {
-        "ttft": maker("ttft"),
-        "tpot": maker("tpot"),
-        "pause": maker("pause"),
-        "e2e": maker("e2e"),
-    }
-    return Latencies(makers, lambda: sum(share * own.within for share, own in parts) / total)
 
 
 @dataclass(frozen=True)
@@ -179,10 +100,11 @@ class _Way:
     flow: Flow
     table: Rows
     router_s: float
+    workload: str | None = None  # whose rows these are, None: all
 
     @cached_property
     def on_prefill(self) -> bool:
-        return self.context.scenario.workload.first_token == "on_prefill"
+        return self.context.scenario.traffic.first_token == "on_prefill"
 
     @cached_property
     def first(self) -> Array:
@@ -324,11 +246,11 @@ def _tpot_kinds(way: _Way) -> _Paces:
 
 def _within(way: _Way) -> float:
     """P(TTFT and TPOT within their limits), admission apart."""
-    limit = max((s.limit_s for s in way.context.limits("ttft")), default=math.inf)
+    limit = max((s.limit_s for s in way.context.limits("ttft", way.workload)), default=math.inf)
     weight = way.table.weight
     on_time = weight if math.isinf(limit) else weight * (1.0 - way.stage.law.survival(limit - way.first))
     kinds, (tau, probability) = way.paces, way.steps
-    ok = (kinds.at(tau - way.step_s) <= way.context.tpot_limit_s() * (1 + 1e-9)) @ probability
+    ok = (kinds.at(tau - way.step_s) <= way.context.tpot_limit_s(way.workload) * (1 + 1e-9)) @ probability
     split = 0 if kinds.weight.size == weight.size else way.table.direct
     alone = way.table.later == 0
     rest = np.where(alone[split:], 1.0, ok[ok.size - (weight.size - split) :])

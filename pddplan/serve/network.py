@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pddplan.errors import Excuse
 from pddplan.serve.aggregated import aggregated_answer
+from pddplan.serve.blend import blended
 from pddplan.serve.context import Context
 from pddplan.serve.deployment import Network, Pool, Route
 from pddplan.serve.equilibrium import HELD_TOLERANCE, MAX_ROUNDS, Case, Flow, joined, lane_at, pinned_share
@@ -31,11 +32,12 @@ from pddplan.serve.loads import (
     relay_load,
     routing_of,
 )
-from pddplan.serve.metrics import Latencies, blended, latencies, rows
+from pddplan.serve.metrics import Latencies, latencies
 from pddplan.serve.prefill_stage import PrefillStage
 from pddplan.serve.records import Evaluation, PoolLoad, Routing
 from pddplan.serve.relay_rule import Answer, best_threshold, default_threshold_s, thresholds
-from pddplan.serve.slo import excuses_of_slo, slo_values
+from pddplan.serve.request_rows import rows
+from pddplan.serve.slo import excuses_of_slo, excuses_of_within, slo_values
 
 Array = NDArray[np.float64]
 
@@ -62,14 +64,20 @@ class Ways:
         sent: dict[int, float] = {}
         own = []
         for case, end in zip(self.cases, self.ends, strict=True):
-            share = np.array([held[end], 1.0 - held[end]])
-            own.append(case.rate * float(share @ case.move.kind_bytes) if case.deployment.line is not None else 0.0)
+            own.append(case.rate * bytes_per_request(case, held[end]) if case.deployment.line is not None else 0.0)
             key = id(case.deployment.line)
             sent[key] = sent.get(key, 0.0) + own[-1]
         return [
             sent[id(c.deployment.line)] - mine if c.deployment.line else 0.0
             for c, mine in zip(self.cases, own, strict=True)
         ]
+
+
+def bytes_per_request(case: Case, held_share: float) -> float:
+    """Mean bytes of a route's requests when its main decode holds a share ``held_share`` of the prefixes."""
+    each = case.context.demand.sessions.of_each(held_share)
+    held, cold = case.move.kind_bytes
+    return float((each * held + (1.0 - each) * cold).sum())
 
 
 def evaluate_network(
@@ -241,9 +249,7 @@ def _at_threshold(ways: Ways, threshold_s: float) -> _Solved:
     mixtures = _latencies(ways, flows, exact=False)
     known = all(math.isfinite(f.main.occupancy.tpot_s) for f in flows)
     excuses += excuses_of_slo(context, mixtures, known)
-    within = context.scenario.slo_within
-    if within is not None and mixtures.within < within:
-        excuses.append(Excuse("within", mixtures.within, within, "", "slo"))
+    excuses += excuses_of_within(context, mixtures)
     gain = math.nan
     if not excuses:
         gain = _loop_gain(ways, flows)
@@ -258,7 +264,7 @@ def _at_threshold(ways: Ways, threshold_s: float) -> _Solved:
         decode_hit_rate=_decode_hit_rate(ways, flows),
         loop_gain=gain,
         excuses=tuple(excuses),
-        within_slo_share=mixtures.within if within is not None else math.nan,
+        within_slo_share=mixtures.within if context.scenario.slo_within else math.nan,
     )
     return _Solved(Answer(evaluation, flows[0] if flows else None, mixtures), flows)
 

@@ -47,7 +47,7 @@ def prefill_times(demand: Demand, service: PrefillService, chunk_tokens: int, fe
     new = atoms.uncached
     tail = np.where(new > chunk_tokens, np.mod(new, chunk_tokens), new)
     tail = np.where(tail <= 0, np.minimum(new, chunk_tokens), tail)
-    shared_store = demand.workload.prefix_cache == "shared"
+    shared_store = demand.traffic.prefix_cache == "shared"
     return PrefillTimes(
         alone=np.asarray(service.request_time_s(new, atoms.cached, 0.0), dtype=float),
         shared=np.asarray(service.saturated_time_s(new, atoms.cached, atoms.weight), dtype=float),
@@ -84,7 +84,7 @@ def prefill_stage(
     rho = rate * saturated / servers
     if rho > max_utilization * (1 + 1e-9) or rho >= 1.0:
         return Excuse("prefill_utilization", rho, min(max_utilization, 1.0), "", "prefill")
-    one_queue = demand.workload.prefix_cache == "shared"
+    one_queue = demand.traffic.prefix_cache == "shared"
     merged = float(erlang_c(servers, rate * saturated)) if one_queue else rho
     time = (1.0 - merged) * times.alone + merged * shared
     law = _law(demand, time, np.maximum(times.miss_shared, time), rate, servers)
@@ -107,10 +107,10 @@ def _law(demand: Demand, time: Array, miss: Array, rate: float, servers: int) ->
     weight = demand.atoms.weight
     moments, miss_moments = queue_moments(time, weight), queue_moments(miss, weight)
     return prefill_waiting(
-        demand.workload.prefix_cache,
+        demand.traffic.prefix_cache,
         rate,
         servers,
         moments,
-        burstiness=demand.workload.burstiness,
+        burstiness=demand.traffic.burstiness,
         miss_moments=miss_moments,
     )

@@ -19,6 +19,7 @@ class SloValue:
     value_s: float
     limit_s: float | None  # None: reported, not limited
     stage: str  # prefill_queue | prefill | line | relay | rdma | main_decode | hand_over | router
+    workload: str | None = None  # whose requests, where a scenario has several workloads
 
     @property
     def met(self) -> bool:

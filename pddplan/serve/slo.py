@@ -30,30 +30,44 @@ def constraint_name(limit: SloLimit) -> str:
 
 
 def excuses_of_slo(context: Context, mixtures: Latencies, decode_known: bool) -> list[Excuse]:
-    """Limits that don't hold, with the quantile's value: P(metric > limit) > 1 - q."""
+    """Limits that don't hold, with the quantile's value: P(metric > limit) > 1 - q, over the limit's own workload."""
     found = []
     for limit in context.scenario.slo:
         if not decode_known and limit.metric != "ttft":
             continue
-        mixture = mixtures.of(limit.metric)
+        mixture = mixtures.of_workload(limit.workload).of(limit.metric)
         if mixture.share_above(limit.limit_s * (1 + 1e-9)) > 1.0 - limit.quantile + 1e-9:
             value = mixture.quantile(limit.quantile)
             if value > limit.limit_s:
-                found.append(Excuse(constraint_name(limit), value, limit.limit_s, "s", mixture.owner(value)))
+                name, stage = constraint_name(limit), mixture.owner(value)
+                found.append(Excuse(name, value, limit.limit_s, "s", stage, limit.workload))
+    return found
+
+
+def excuses_of_within(context: Context, mixtures: Latencies) -> list[Excuse]:
+    """Workloads of which too few requests keep their TTFT and TPOT limits."""
+    found = []
+    for limit in context.scenario.slo_within:
+        share = mixtures.of_workload(limit.workload).within
+        if share < limit.share:
+            found.append(Excuse("within", share, limit.share, "", "slo", limit.workload))
     return found
 
 
 def slo_values(context: Context, mixtures: Latencies, decode_known: bool) -> tuple[SloValue, ...]:
-    """The scenario's limits in its order, then the quantiles that have none."""
-    limited = [(s.metric, s.quantile, s.limit_s) for s in context.scenario.slo]
-    have = {(metric, quantile) for metric, quantile, _ in limited}
-    wanted: list[tuple[Metric, float, float | None]] = [*limited]
-    wanted += [(metric, quantile, None) for metric, quantile in REPORTED if (metric, quantile) not in have]
+    """The scenario's limits in its order, then the quantiles that have none, by workload where there are several."""
+    limited = [(s.metric, s.quantile, s.limit_s, s.workload) for s in context.scenario.slo]
+    have = {(metric, quantile, workload) for metric, quantile, _, workload in limited}
+    wanted: list[tuple[Metric, float, float | None, str | None]] = [*limited]
+    for name in context.names or (None,):
+        wanted += [
+            (metric, quantile, None, name) for metric, quantile in REPORTED if (metric, quantile, name) not in have
+        ]
     values = []
-    for metric, quantile, limit_s in wanted:
+    for metric, quantile, limit_s, workload in wanted:
         if not decode_known and metric != "ttft":
             continue
-        mixture = mixtures.of(metric)
+        mixture = mixtures.of_workload(workload).of(metric)
         value = mixture.quantile(quantile)
-        values.append(SloValue(metric, quantile, value, limit_s, mixture.owner(value)))
+        values.append(SloValue(metric, quantile, value, limit_s, mixture.owner(value), workload))
     return tuple(values)

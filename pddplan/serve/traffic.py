@@ -8,28 +8,61 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pddplan.spec.types import HitRate, TokenDistribution, Workload
+from pddplan.spec.workload import HitRate, TokenDistribution, Traffic, Workload
 
 Array = NDArray[np.float64]
+Index = NDArray[np.intp]
 
 # The mixture of hit rates (definition of the scenario key `prefix_hit_rate`): the share above 95 % has
 # 1-x uniform on this interval; the rest lies on [0, HIT_REST_MAX].
 MISS_OF_TOP = (0.005, 0.05)
 HIT_REST_MAX = 0.95
 
+# Strata of a length, an output and a hit rate: of one or two workloads, and the fewest of one among many
+STRATA = {"prompt": (10, 4), "output": (8, 4), "hit": (24, 12)}
+FULL_WORKLOADS = 2  # a mix has no more atoms than so many workloads of the finest strata, up to the fewest each
+
 
 @dataclass(frozen=True)
 class Atoms:
-    """Requests by kind: weights sum to 1; arrays of shape (atoms,); tokens are real-valued."""
+    """Requests of all workloads by kind: weights sum to 1; arrays of shape (atoms,); tokens are real-valued.
+
+    Workload k's atoms have the weights ``lambda_k/lambda`` times their own. ``workload`` is its index in the scenario.
+    """
 
     weight: Array
     prompt: Array  # L, tokens
     cached: Array  # hit at prefill, tokens
     output: Array  # n, tokens
+    workload: Index
+
+    @cached_property
+    def workloads(self) -> int:
+        return int(self.workload.max()) + 1
+
+    @cached_property
+    def weights(self) -> tuple[Array, ...]:
+        """Weights within each workload, summing to 1, 0 for the atoms of others; of one workload ``weight``."""
+        if self.workloads == 1:
+            return (self.weight,)
+        mine = [np.where(self.workload == k, self.weight, 0.0) for k in range(self.workloads)]
+        return tuple(weight / (weight.sum() or 1.0) for weight in mine)
+
+    @cached_property
+    def parts(self) -> tuple[float, ...]:
+        """Share of each workload in the requests."""
+        return tuple(float(self.weight[self.workload == k].sum()) for k in range(self.workloads))
+
+    def by_workload(self, values: Array) -> Array:
+        """Σ weight x values over each workload's atoms, (…, atoms) -> (…, workloads); they sum to the mean over all."""
+        if self.workloads == 1:
+            return np.asarray(values @ self.weight)[..., None]
+        return np.stack([values @ np.where(self.workload == k, self.weight, 0.0) for k in range(self.workloads)], -1)
 
     @property
     def uncached(self) -> Array:
@@ -142,16 +175,35 @@ def hit_atoms(hit: HitRate, count: int) -> tuple[Array, Array]:
     return values, weights / weights.sum()
 
 
-def build_atoms(workload: Workload, granularity_tokens: float = 1.0) -> Atoms:
+def mix_atoms(traffic: Traffic, granularity_tokens: float = 1.0) -> Atoms:
+    """Atoms of all workloads in their order; beyond ``FULL_WORKLOADS`` each keeps fewer strata, finest in the tails."""
+    if not traffic.several:
+        return build_atoms(traffic.workloads[0], granularity_tokens)
+    count = len(traffic.workloads)
+    scale = min(FULL_WORKLOADS / count, 1.0) ** (1.0 / len(STRATA))
+    parts = [build_atoms(workload, granularity_tokens, scale) for workload in traffic.workloads]
+    total = traffic.request_rate_per_s
+    weights = [part.weight * (rate / total) for part, rate in zip(parts, traffic.rates, strict=True)]
+    return Atoms(
+        np.concatenate(weights),
+        np.concatenate([part.prompt for part in parts]),
+        np.concatenate([part.cached for part in parts]),
+        np.concatenate([part.output for part in parts]),
+        np.repeat(np.arange(count), [part.weight.size for part in parts]),
+    )
+
+
+def build_atoms(workload: Workload, granularity_tokens: float = 1.0, scale: float = 1.0) -> Atoms:
     """Atoms of a workload: lengths, hits and outputs independent of each other (said in the output).
 
     Hits are rounded down to the granularity at which a prefix can be reused (page, compression block or
     checkpoint interval of linear-state layers) and leave at least one token to compute.
-    Between about 40 and 4,000 atoms.
+    Between about 40 and 4,000 atoms. ``scale`` of the strata of each law, at least the fewest of ``STRATA``.
     """
-    length, length_w = token_atoms(workload.prompt_tokens, 10)
-    output, output_w = token_atoms(workload.output_tokens, 8)
-    points = 48 if length.size * output.size == 1 else 24
+    strata_of = {name: max(round(scale * most), fewest) for name, (most, fewest) in STRATA.items()}
+    length, length_w = token_atoms(workload.prompt_tokens, strata_of["prompt"])
+    output, output_w = token_atoms(workload.output_tokens, strata_of["output"])
+    points = strata_of["hit"] * (2 if length.size * output.size == 1 else 1)
     hit, hit_w = hit_atoms(workload.prefix_hit_rate, points)
     shape = (length.size, hit.size, output.size)
     weight = (length_w[:, None, None] * hit_w[None, :, None] * output_w[None, None, :]).ravel()
@@ -162,4 +214,5 @@ def build_atoms(workload: Workload, granularity_tokens: float = 1.0) -> Atoms:
     cached = np.minimum(cached, prompt - 1.0)
     out = np.broadcast_to(output[None, None, :], shape).ravel()
     keep = weight > 0
-    return Atoms(weight[keep] / weight[keep].sum(), prompt[keep], np.maximum(cached[keep], 0.0), out[keep].copy())
+    weight, one = weight[keep] / weight[keep].sum(), np.zeros(int(keep.sum()), dtype=np.intp)
+    return Atoms(weight, prompt[keep], np.maximum(cached[keep], 0.0), out[keep].copy(), one)

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
 from pddplan.errors import Problem
-from pddplan.spec.issues import LONGEST_NAME, KeyPath, closest, format_key, shown
+from pddplan.spec.issues import LONGEST_NAME, KeyPath, closest, shown
 from pddplan.spec.types import ROLES
+from pddplan.spec.workload_checks import workload_problems
 from pddplan.spec.yaml_source import Document
 
 ModelCheck = Callable[[str, str], Sequence[Problem]]
@@ -21,7 +22,7 @@ def structure_problems(document: Document, base_dir: str, check_model: ModelChec
     """All problems across parts of one document."""
     return [
         *_model(document, base_dir, check_model),
-        *_workloads(document),
+        *workload_problems(document),
         *_unsupported(document),
         *_sites(document),
         *_links(document),
@@ -42,51 +43,9 @@ def _model(document: Document, base_dir: str, check_model: ModelCheck | None) ->
     return [p if p.file else document.problem(("model",), p.message, p.fix) for p in wrong]
 
 
-def workload_path(data: dict[str, Any]) -> KeyPath:
-    """Where the one workload stands: ``workload``, or the single entry of ``workloads``."""
-    return ("workload",) if data.get("workload") is not None else ("workloads", 0)
-
-
-def _workloads(document: Document) -> list[Problem]:
-    data = document.data
-    one, many = data.get("workload"), data.get("workloads")
-    if one is None and many is None:
-        return [document.problem(("workload",), "is missing.", "Write workload: {request_rate_per_s: 10, …}.")]
-    problems: list[Problem] = []
-    if one is not None and many is not None:
-        problems.append(document.problem(("workloads",), "stands beside workload.", "Keep one of them."))
-    if isinstance(many, list) and len(many) > 1:
-        fix = "Plan for one at a time."
-        problems.append(document.problem(("workloads",), "more than one workload is not supported yet.", fix))
-    if isinstance(many, list) and not many:
-        problems.append(document.problem(("workloads",), "holds no entries.", "Write one workload."))
-    path = workload_path(data)
-    workload = one if one is not None else next((w for _, w in _mappings(many)), None)
-    if not isinstance(workload, dict):
-        return problems
-    for key, example in (("prompt_tokens", "64K"), ("output_tokens", "1K")):
-        if workload.get(key) is None and workload.get("trace") is None:
-            file, line = document.place(path)
-            where = format_key((*path, key))
-            problems.append(Problem("is missing.", where, file, line, f"Write {key}: {example}."))
-    load = workload.get("hourly_load")
-    if isinstance(load, list) and load and all(_is_number(h) and h == 0 for h in load):
-        problems.append(document.problem((*path, "hourly_load"), "all hours are 0.", "Write at least one above 0."))
-    if workload.get("slo") is not None and data.get("slo") is not None:
-        problems.append(document.problem((*path, "slo"), "an SLO stands here and at top level.", "Keep one of them."))
-    return problems
-
-
 def _unsupported(document: Document) -> list[Problem]:
     data = document.data
     problems: list[Problem] = []
-    path = workload_path(data)
-    workload = data.get("workload") if path == ("workload",) else None
-    for _, entry in _mappings(data.get("workloads"))[:1]:
-        workload = workload if workload is not None else entry
-    if isinstance(workload, dict) and workload.get("trace") is not None:
-        fix = "Write prompt_tokens, output_tokens and prefix_hit_rate."
-        problems.append(document.problem((*path, "trace"), "a trace as workload is not supported yet.", fix))
     if data.get("objective") == "profit":
         fix = "Use cost, or goodput."
         problems.append(document.problem(("objective",), "the objective profit is not supported yet.", fix))

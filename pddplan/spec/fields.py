@@ -11,7 +11,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from pddplan.spec import tables, values
 from pddplan.spec.issues import LONGEST_NAME, Issue
-from pddplan.spec.types import HitRate, TokenDistribution
+from pddplan.spec.workload import HitRate, TokenDistribution
 
 SMALLEST = 1e-6  # of what must be above 0: below it a value is a typing error, and its inverse overflows
 PLAIN = "="  # key (field ``plain``) under which the short form of a mapping is kept: ``max_utilization: 0.9``

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from pddplan.errors import InputError, Problem
 from pddplan.spec import catalogue
-from pddplan.spec.checks import ModelCheck, structure_problems, workload_path
+from pddplan.spec.checks import ModelCheck, structure_problems
 from pddplan.spec.issues import KeyPath, format_key
 from pddplan.spec.money import normalise
 from pddplan.spec.money_checks import money_problems
 from pddplan.spec.offered import OfferedChips, offered_chips
 from pddplan.spec.overrides import apply_overrides
 from pddplan.spec.types import Scenario
+from pddplan.spec.workload_checks import workload_paths
 from pddplan.spec.yaml_source import Document, parse_document, read_text
 from pddplan.units import parse_tokens
 
@@ -114,22 +115,22 @@ def _build(given: ScenarioInput, document: Document, base_dir: str, offered: Off
     from pddplan.spec.notes import Notes
 
     notes = Notes()
-    path = workload_path(document.data)
-    workload_given = given.workload or (given.workloads or [])[0]
-    raw = document.data["workload"] if path == ("workload",) else document.data["workloads"][0]
+    paths = workload_paths(document.data)
+    workloads = [given.workload] if given.workload is not None else list(given.workloads or ())
+    raw = [document.data["workload"]] if given.workload is not None else document.data["workloads"]
     precision = resolve_engine.resolve_precision(given.precision, notes)
     engine = resolve_engine.resolve_engine(given.engine, notes)
-    workload = resolve_workload.resolve_workload(workload_given, path, raw, notes)
+    traffic = resolve_workload.resolve_traffic(workloads, paths, raw, notes)
     sites = tuple(resolve_sites.resolve_site(site, i, offered.chips, notes) for i, site in enumerate(given.sites))
     links = tuple(resolve_sites.resolve_link(link, i, notes) for i, link in enumerate(given.links or ()))
-    slo, within = resolve_workload.resolve_slo(given.slo or workload_given.slo, notes)
+    slo, within = resolve_workload.resolve_slo(given.slo, list(zip(workloads, paths, strict=True)), notes)
     _note_kilo(document.data, notes)
     return Scenario(
         name=given.name or Path(document.file).stem,
         model=given.model,
         precision=precision,
         engine=engine,
-        workload=workload,
+        traffic=traffic,
         sites=sites,
         links=links,
         slo=slo,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -11,17 +12,15 @@ from pddplan.spec.notes import Notes
 from pddplan.spec.price_list import find_prices
 from pddplan.spec.types import (
     ROLES,
-    HitRate,
     Metric,
     Objective,
     Prices,
     Role,
-    Sessions,
     SloLimit,
-    TokenDistribution,
-    Workload,
+    WithinLimit,
 )
 from pddplan.spec.values import lognormal_moments
+from pddplan.spec.workload import HitRate, Sessions, TokenDistribution, Traffic, Workload
 from pddplan.units import MS
 
 # gaps and turns of published agent sessions; the 29 longest files of the set are not in the statistics
@@ -34,6 +33,33 @@ METRICS: tuple[tuple[str, Metric, float], ...] = (
     ("pause_ms", "pause", MS),
     ("e2e_s", "e2e", 1.0),
 )
+
+
+# one deployment serves all workloads: what one of them says of it holds for those that say nothing
+COMMON = ("prefix_cache", "first_token")
+
+
+def resolve_traffic(
+    given: Sequence[WorkloadInput], paths: Sequence[KeyPath], raw: Sequence[dict[str, Any]], notes: Notes
+) -> Traffic:
+    """All workloads, at the key paths ``paths``; their settings of the deployment agree already."""
+    common: dict[str, tuple[str, KeyPath]] = {}
+    for one, path in zip(given, paths, strict=True):
+        for name in COMMON:
+            if getattr(one, name) is not None:
+                common.setdefault(name, (getattr(one, name), path))
+    filled: list[WorkloadInput] = []
+    for one, path in zip(given, paths, strict=True):
+        missing = {name: value for name, (value, _) in common.items() if getattr(one, name) is None}
+        for name, value in missing.items():
+            note = f"as {format_key(common[name][1])} says: one deployment has one"
+            notes.assume(f"{format_key(path)}.{name}", value, "input", note)
+        filled.append(one.model_copy(update=missing))
+    traffic = Traffic(tuple(resolve_workload(*each, notes) for each in zip(filled, paths, raw, strict=True)))
+    if traffic.several and any(w.hourly_load for w in traffic.workloads):
+        note = f"requests/s of all workloads in hour {traffic.peak_hour} (the first is 0), when their sum is highest"
+        notes.assume("workloads.hourly_load", traffic.request_rate_per_s, "input", note)
+    return traffic
 
 
 def resolve_workload(given: WorkloadInput, path: KeyPath, raw: dict[str, Any], notes: Notes) -> Workload:
@@ -67,6 +93,7 @@ def resolve_workload(given: WorkloadInput, path: KeyPath, raw: dict[str, Any], n
             notes.default(forecast.precision, f"{key}.output_forecast.precision", 1.0, "no wrong forecast"),
             notes.default(forecast.recall, f"{key}.output_forecast.recall", 1.0, "no missed request"),
         ),
+        key=key,
     )
 
 
@@ -121,21 +148,45 @@ def _sessions(given: WorkloadInput, key: str, notes: Notes) -> Sessions:
 # ---------------------------------------------------------------- goals
 
 
-def resolve_slo(given: SloInput | None, notes: Notes) -> tuple[tuple[SloLimit, ...], float | None]:
-    """Limits by metric and quantile, and the share of requests that goodput must hold."""
+def resolve_slo(
+    top: SloInput | None, workloads: Sequence[tuple[WorkloadInput, KeyPath]], notes: Notes
+) -> tuple[tuple[SloLimit, ...], tuple[WithinLimit, ...]]:
+    """Limits by metric and quantile, and the shares of requests that goodput must hold.
+
+    Of each workload those of its own ``slo:``, else those at top level, which count for every workload by itself.
+    """
+    limits: list[SloLimit] = []
+    within: list[WithinLimit] = []
+    several = len(workloads) > 1
+    for given, path in workloads:
+        own = given.slo
+        slo, key = (own, f"{format_key(path)}.slo") if own is not None else (top, "slo")
+        name = given.name if several else None
+        found = _limits(slo, key, name, notes)
+        if several and not found:
+            notes.assume(f"{format_key(path)}.slo", "none", "default", "no latency limit for these requests")
+        limits += found
+        if slo is not None and slo.within is not None:
+            within.append(WithinLimit(slo.within, name))
+    if not limits and not several:
+        notes.assume("slo", "none", "default", "no latency limit: only capacity counts")
+    return tuple(limits), tuple(within)
+
+
+def _limits(given: SloInput | None, place: str, workload: str | None, notes: Notes) -> list[SloLimit]:
     limits: list[SloLimit] = []
     for key, metric, scale in METRICS:
         pairs = getattr(given, key) if given is not None else None
-        found = [SloLimit(metric, quantile, limit * scale) for quantile, limit in pairs or ()]
+        found = [SloLimit(metric, quantile, limit * scale, workload, place) for quantile, limit in pairs or ()]
         for lower, upper in pairwise(found):
             if upper.limit_s < lower.limit_s:
                 higher, below = f"{upper.quantile:g}", f"{lower.quantile:g}"
-                notes.warn(f"slo.{key}: the limit at {higher} is below the one at {below}, which then says nothing.")
+                where = "slo" if workload is None else place
+                notes.warn(
+                    f"{where}.{key}: the limit at {higher} is below the one at {below}, which then says nothing."
+                )
         limits += found
-    if not limits:
-        notes.assume("slo", "none", "default", "no latency limit: only capacity counts")
-    within = given.within if given is not None else None
-    return tuple(limits), within
+    return limits
 
 
 def resolve_objective(given: ScenarioInput, notes: Notes) -> Objective:

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pddplan.spec.workload import Traffic, Workload
+
 Role = Literal["prefill", "relay_decode", "main_decode", "aggregated"]
 ROLES: tuple[Role, ...] = ("prefill", "relay_decode", "main_decode", "aggregated")
 Source = Literal["input", "catalogue", "fitted", "default", "estimate"]
 Metric = Literal["ttft", "tpot", "pause", "e2e"]
-PrefixCache = Literal["shared", "sticky", "affine"]
 TailMerge = Literal["never", "whole_fit", "cut"]
 
 
@@ -69,59 +70,6 @@ class Chip:
     defaulted: tuple[str, ...] = ()  # keys nobody gave: class defaults, bf16 from another format
     tdp_watts: float | None = None  # of the chip alone
     status: str = ""  # shipping | announced | discontinued
-
-
-# ---------------------------------------------------------------- workload
-
-
-@dataclass(frozen=True)
-class TokenDistribution:
-    """Length in tokens: exactly one of fixed, lognormal (mu, sigma of ln tokens) or histogram."""
-
-    fixed: float | None = None
-    lognormal: tuple[float, float] | None = None
-    histogram: tuple[tuple[float, float], ...] | None = None  # (tokens, weight), weights sum to 1
-
-
-@dataclass(frozen=True)
-class HitRate:
-    """Prefix hit rate at prefill. ``mean`` is token-weighted.
-
-    ``fixed``: every request hits exactly ``mean``. Else, with ``histogram`` None, the mixture of
-    2-model.md section 4: a share ``zero_share`` misses wholly, ``share_above_95`` has 1-x uniform on
-    [0.005, 0.05], the rest x = 0.95 * Beta(alpha, 1).
-    """
-
-    mean: float
-    fixed: bool = False
-    share_above_95: float = 0.0
-    zero_share: float = 0.0
-    histogram: tuple[tuple[float, float], ...] | None = None  # (hit rate, weight)
-
-
-@dataclass(frozen=True)
-class Sessions:
-    """Turns of a session and the gap between them (log-normal through p50 and p90) [s]."""
-
-    turns: float
-    gap_p50_s: float
-    gap_p90_s: float
-
-
-@dataclass(frozen=True)
-class Workload:
-    name: str
-    request_rate_per_s: float
-    prompt_tokens: TokenDistribution
-    output_tokens: TokenDistribution
-    prefix_hit_rate: HitRate
-    decode_prefix_hit_rate: float | None  # pins main decode's hit rate
-    burstiness: float  # squared CV of the gaps, 1 = Poisson
-    prefix_cache: PrefixCache
-    first_token: Literal["after_transfer", "on_prefill"]
-    hourly_load: tuple[float, ...] | None  # 24 relative values
-    sessions: Sessions
-    output_forecast: tuple[float, float] | None  # precision, recall of the forecast; None: no filter
 
 
 # ---------------------------------------------------------------- sites, links
@@ -261,9 +209,24 @@ class Link:
 
 @dataclass(frozen=True)
 class SloLimit:
+    """A quantile's limit over the requests of one workload; ``workload`` None: of the only one.
+
+    ``key`` is where the ``slo:`` stands that says so.
+    """
+
     metric: Metric
     quantile: float
     limit_s: float
+    workload: str | None = None
+    key: str = field(default="slo", compare=False)
+
+
+@dataclass(frozen=True)
+class WithinLimit:
+    """Share of a workload's requests that must keep its TTFT and TPOT limits."""
+
+    share: float
+    workload: str | None = None
 
 
 @dataclass(frozen=True)
@@ -285,11 +248,11 @@ class Scenario:
     model: str  # id of a card; resolve with llm.catalogue.load_model(scenario.model, base_dir)
     precision: Precision
     engine: Engine
-    workload: Workload
+    traffic: Traffic
     sites: tuple[Site, ...]
     links: tuple[Link, ...]
     slo: tuple[SloLimit, ...]
-    slo_within: float | None  # share that goodput must hold; None: no such row
+    slo_within: tuple[WithinLimit, ...]  # shares that goodput must hold
     prices: Prices | None
     objective: Objective
     spares: Mapping[Role, int]
@@ -301,3 +264,10 @@ class Scenario:
     sha256: str = ""
     warnings: tuple[str, ...] = ()
     lines: Mapping[str, int] = field(default_factory=dict)  # key path -> line of the file
+
+    @property
+    def workload(self) -> Workload:
+        """The only workload. Raises ValueError where there are several: ``traffic`` has them."""
+        if self.traffic.several:
+            raise ValueError(f"the scenario has {len(self.traffic.workloads)} workloads")
+        return self.traffic.workloads[0]

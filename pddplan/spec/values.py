@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from pddplan.spec.issues import Issue, closest, shown
-from pddplan.spec.types import HitRate, TokenDistribution
+from pddplan.spec.workload import HitRate, TokenDistribution
 from pddplan.units import parse_tokens
 
 MAX_TOKENS = 1e8  # a prompt longer than this is a typing error

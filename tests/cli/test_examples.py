@@ -26,6 +26,7 @@ EXIT_CODES = {
     "deepseek_fleet": 0,
     "infeasible": 1,
     "three_p_four_d": 0,
+    "two_workloads": 0,
 }
 FEASIBLE = [name for name, code in EXIT_CODES.items() if code == 0]
 # Change with the release, the catalogue or the machine, not with the plan.

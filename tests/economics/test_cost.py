@@ -75,6 +75,19 @@ def test_every_part_of_the_bill_by_hand() -> None:
     )
 
 
+def test_the_volume_of_several_workloads_is_that_of_their_sum() -> None:
+    """Two profiles that complement each other: 2 + 6/3 requests/s in the first half of the day, 2 + 6 in the second."""
+    head, rest = SCENARIO.split("workload:\n")
+    work, rest = rest[: rest.index("sites:")], rest[rest.index("sites:") :]
+    entries = [work.replace("  request", f"  - name: {name}\n    request", 1) for name in ("one", "other")]
+    entries = [entry.replace("\n  ", "\n    ").replace("\n      ", "\n    ") for entry in entries]
+    flat = "\n".join(line for line in entries[0].splitlines() if "hourly" not in line)
+    more = entries[1].replace("request_rate_per_s: 2", "request_rate_per_s: 6")
+    scenario = load_scenario_text(f"{head}workloads:\n{flat}\n{more}{rest}")
+    assert scenario.traffic.request_rate_per_s == pytest.approx(8)
+    assert mean_load(scenario) == pytest.approx((12 * 4 + 12 * 8) / 24 / 8)
+
+
 def test_the_burst_is_billed_above_the_commitment_of_all_lines() -> None:
     _, plan = deployment(tier=1, lines=2)
     assert plan.line is not None

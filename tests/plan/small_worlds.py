@@ -60,6 +60,39 @@ def world(seed: int, *, mixed_formats: bool = False) -> Scenario:
     return _load(data)
 
 
+def mixed_world(seed: int) -> Scenario:
+    """Two workloads on the same chips, each with limits around what one of the plans reaches for it."""
+    rng = np.random.default_rng(seed)
+    data = _without_limits(rng)
+    first = {"name": "first", **data.pop("workload")}
+    second = {"name": "second", **_workload(rng)}
+    for key in ("prefix_cache", "first_token", "output_forecast"):  # of the deployment: the same in both
+        second.pop(key, None)
+        if key in first:
+            second[key] = first[key]
+    pinned = "decode_prefix_hit_rate"
+    if (pinned in first) != (pinned in second):
+        first.pop(pinned, None)
+        second.pop(pinned, None)
+    data["workloads"] = [first, second]
+    part = float(rng.uniform(0.1, 0.9))
+    first["request_rate_per_s"], second["request_rate_per_s"] = part, 1.0 - part
+    rate = _rate(rng, prepare(_load(data)))
+    for work in data["workloads"]:
+        work["request_rate_per_s"] = float(f"{work['request_rate_per_s'] * rate:.3g}")
+    tightest = 1.5 * _tpot_ms(rng, prepare(_load(data)))
+    for work in data["workloads"]:
+        if rng.random() < 0.8:
+            limit = float(f"{tightest * rng.uniform(1.0, 2.0):.3g}")
+            work["slo"] = {"tpot_ms": {_pick(rng, ["p50", "p90", "p99"]): limit}}
+    reached = _reached(rng, prepare(_load(data)))
+    for work in data["workloads"]:
+        if reached and rng.random() < 0.9:
+            limits = {key: 1.3 * limit for key, limit in _limits_around(rng, reached[work["name"]]).items()}
+            work.setdefault("slo", {})["ttft_s"] = limits
+    return _load(data)
+
+
 def _load(data: dict[str, Any]) -> Scenario:
     return load_scenario_text(yaml.safe_dump(data, sort_keys=False), "world.yaml")
 
@@ -209,21 +242,33 @@ def _ttft_limits(rng: np.random.Generator, context: Context) -> dict[str, float]
     """Limits at, below or above what a random plan reaches; none for some scenarios."""
     if rng.random() < 0.1:
         return {}
+    values = _reached(rng, context)
+    return _limits_around(rng, values[None]) if values else {"p99": float(f"{rng.uniform(0.5, 5.0):.3g}")}
+
+
+def _reached(rng: np.random.Generator, context: Context) -> dict[str | None, dict[float, float]]:
+    """First-token quantiles of a random plan, of each workload, if there are several; empty where nothing is known."""
     plans = every_plan(context)
     for k in range(16 if plans else 0):
         deployment = plans[int(rng.integers(len(plans)))].deployment
         if k < 12 and not evaluate(context, deployment, detail=False).feasible:
             continue
-        seen = evaluate(context, deployment)
-        values = {s.quantile: s.value_s for s in seen.slo if s.metric == "ttft" and np.isfinite(s.value_s)}
+        values: dict[str | None, dict[float, float]] = {}
+        for s in evaluate(context, deployment).slo:
+            if s.metric == "ttft" and np.isfinite(s.value_s):
+                values.setdefault(s.workload, {})[s.quantile] = s.value_s
         if values:
-            limits = {"p99": float(f"{values[0.99] * rng.uniform(0.5, 1.2):.3g}")}
-            if rng.random() < 0.3:
-                limits["p50"] = float(f"{min(values[0.5] * rng.uniform(0.8, 2.0), limits['p99']):.3g}")
-            if rng.random() < 0.2:
-                limits["p90"] = float(f"{min(values[0.9] * rng.uniform(0.9, 1.5), limits['p99']):.3g}")
-            return dict(sorted(limits.items()))
-    return {"p99": float(f"{rng.uniform(0.5, 5.0):.3g}")}
+            return values
+    return {}
+
+
+def _limits_around(rng: np.random.Generator, values: dict[float, float]) -> dict[str, float]:
+    limits = {"p99": float(f"{values[0.99] * rng.uniform(0.5, 1.2):.3g}")}
+    if rng.random() < 0.3:
+        limits["p50"] = float(f"{min(values[0.5] * rng.uniform(0.8, 2.0), limits['p99']):.3g}")
+    if rng.random() < 0.2:
+        limits["p90"] = float(f"{min(values[0.9] * rng.uniform(0.9, 1.5), limits['p99']):.3g}")
+    return dict(sorted(limits.items()))
 
 
 # ---------------------------------------------------------------- every plan
@@ -290,7 +335,7 @@ def _deployments(context: Context, by_role: dict[Role, list[Option]]) -> Iterato
         for count in range(1, option.most + 1):
             yield Deployment(aggregated=option.pool(count))
     cache = context.scenario.engine.decode_prefix_sharing
-    filters = (False, True) if context.scenario.workload.output_forecast is not None else (False,)
+    filters = (False, True) if context.scenario.traffic.output_forecast is not None else (False,)
     for prefill in by_role["prefill"]:
         for main in by_role["main_decode"]:
             same = prefill.site.name == main.site.name

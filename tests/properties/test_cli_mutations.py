@@ -66,7 +66,16 @@ sites:
 links:
   - {between: [a, b], rtt_ms: 8, max_lines: 1, tiers: [{gbit_per_s: 100, usd_per_hour: 2}]}
 """
-BASES = [yaml.safe_load(ONE_SITE), yaml.safe_load(TWO_SITES)]
+TWO_WORKLOADS = (
+    TWO_SITES[: TWO_SITES.index("workload:")]
+    + """
+workloads:
+  - {name: long, request_rate_per_s: 1, prompt_tokens: 4K, output_tokens: 256, prefix_hit_rate: 0.6}
+  - {name: short, request_rate_per_s: 3, prompt_tokens: 512, output_tokens: 64, slo: {ttft_s: {p90: 2}, within: 0.9}}
+"""
+    + TWO_SITES[TWO_SITES.index("sites:") :]
+)
+BASES = [yaml.safe_load(ONE_SITE), yaml.safe_load(TWO_SITES), yaml.safe_load(TWO_WORKLOADS)]
 FACTORS = (-1, 0, 1e-6, 0.1, 0.25, 0.5, 2, 3, 7, 100)
 ACTIONS = (*["scale"] * 5, "replace", "delete", "rename", "move", "double")  # half of them stay valid: they are solved
 NO_NUMBER = re.compile(r"(?<![\w.-])(nan|inf|None)(?![\w.-])")
@@ -113,7 +122,7 @@ def check_json(code: int, out: str, err: str) -> None:
     assert math.isclose(routing["direct_share"] + routing["relay_share"] + routing["filtered_share"], 1.0, abs_tol=1e-9)
 
 
-@pytest.mark.parametrize("text", [ONE_SITE, TWO_SITES])
+@pytest.mark.parametrize("text", [ONE_SITE, TWO_SITES, TWO_WORKLOADS])
 def test_the_undamaged_scenarios_are_feasible(tmp_path: Path, text: str) -> None:
     path = tmp_path / "scenario.yaml"
     path.write_text(text)

@@ -15,9 +15,12 @@ from pddplan.errors import InputError
 from pddplan.spec.load import load_scenario_text
 from pddplan.spec.types import Scenario
 from tests.properties.damage import ODD, damaged, paths_of
+from tests.spec.bad_scenarios import mixed
 from tests.spec.scenarios import EVERYTHING, SMALL
 
-DATA = [yaml.safe_load(SMALL), yaml.safe_load(EVERYTHING)]
+DATA = [yaml.safe_load(SMALL), yaml.safe_load(EVERYTHING), yaml.safe_load(mixed())]
+for _work in DATA[2]["workloads"]:
+    _work |= {"hourly_load": [1, *[0.5] * 23], "output_forecast": {"recall": 0.8}, "decode_prefix_hit_rate": 0.5}
 PATHS = [[p for p in paths_of(data) if p] for data in DATA]
 
 
@@ -56,7 +59,7 @@ def test_damaged_data(data: dict[str, Any]) -> None:
     if scenario is not None:
         assert all(math.isfinite(n) for n in numbers_of(scenario))
         assert all(o.max_chips >= 1 and o.usd_per_hour >= 0 for site in scenario.sites for o in site.offers)
-        assert 0 <= scenario.workload.prefix_hit_rate.mean <= 1
+        assert all(0 <= work.prefix_hit_rate.mean <= 1 for work in scenario.traffic.workloads)
 
 
 def test_nasty_values_everywhere() -> None:

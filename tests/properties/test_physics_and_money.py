@@ -212,8 +212,7 @@ def _cheaper_tier(tier: LineTier) -> LineTier:
 
 
 def _slower(given: Scenario) -> Scenario:
-    work = given.workload
-    return replace(given, workload=replace(work, request_rate_per_s=0.5 * work.request_rate_per_s))
+    return replace(given, traffic=given.traffic.at_rate(0.5 * given.traffic.request_rate_per_s))
 
 
 BETTER: dict[str, Callable[[Scenario], Scenario]] = {

@@ -22,7 +22,6 @@ from pddplan.spec.types import (
     Chip,
     ChipOffer,
     Engine,
-    HitRate,
     LineTier,
     Link,
     Objective,
@@ -30,12 +29,11 @@ from pddplan.spec.types import (
     Precision,
     Provenance,
     Scenario,
-    Sessions,
     Site,
     SloLimit,
-    TokenDistribution,
-    Workload,
+    WithinLimit,
 )
+from pddplan.spec.workload import HitRate, Sessions, TokenDistribution, Traffic, Workload
 
 SHA = "8c2f0a6d51e94b7fa3b0c9d8e7f60514233241506f7e8d9cab0c1d2e3f405162"
 
@@ -111,24 +109,28 @@ def scenario() -> Scenario:
         model="deepseek-v3.2",
         precision=Precision("fp8", "fp8"),
         engine=Engine("generic", 8192, "whole_fit", 0.004, 1e-5, 0.001, 0.9, 2e9, 256, 1.0, True, False),
-        workload=Workload(
-            name="agent",
-            request_rate_per_s=10.0,
-            prompt_tokens=TokenDistribution(fixed=65536.0),
-            output_tokens=TokenDistribution(fixed=1024.0),
-            prefix_hit_rate=HitRate(0.9, share_above_95=0.75),
-            decode_prefix_hit_rate=None,
-            burstiness=1.0,
-            prefix_cache="affine",
-            first_token="after_transfer",
-            hourly_load=None,
-            sessions=Sessions(30, 17, 129),
-            output_forecast=(0.9, 0.8),
+        traffic=Traffic(
+            (
+                Workload(
+                    name="agent",
+                    request_rate_per_s=10.0,
+                    prompt_tokens=TokenDistribution(fixed=65536.0),
+                    output_tokens=TokenDistribution(fixed=1024.0),
+                    prefix_hit_rate=HitRate(0.9, share_above_95=0.75),
+                    decode_prefix_hit_rate=None,
+                    burstiness=1.0,
+                    prefix_cache="affine",
+                    first_token="after_transfer",
+                    hourly_load=None,
+                    sessions=Sessions(30, 17, 129),
+                    output_forecast=(0.9, 0.8),
+                ),
+            )
         ),
         sites=(north, west),
         links=(Link(("north", "west"), 0.008, 0.9, 0.0, 1, 125e6, 4, tiers, "links[0]"),),
         slo=(SloLimit("ttft", 0.5, 3.0), SloLimit("ttft", 0.99, 20.0), SloLimit("tpot", 0.9, 0.05)),
-        slo_within=0.99,
+        slo_within=(WithinLimit(0.99),),
         prices=None,
         objective=Objective("cost"),
         spares={},

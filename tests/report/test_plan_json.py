@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
+from pddplan.errors import Excuse
 from pddplan.plan.records import Alternative, PlanResult, RunnerUps
 from pddplan.report.plan_json import plan_payload
 from pddplan.report.schemas import SCHEMAS
@@ -49,6 +50,20 @@ CONTRACT = {
 
 def validate(payload: dict[str, Any], schema: str) -> None:
     Draft202012Validator(SCHEMAS[schema]).validate(payload)
+
+
+def test_rows_name_their_workload_only_where_there_are_several() -> None:
+    base = plans.feasible()
+    assert base.evaluation is not None
+    assert all("workload" not in row for row in plan_payload(base)["slo"])
+    slo = tuple(replace(v, workload="chat") for v in base.evaluation.slo)
+    made = plan_payload(replace(base, evaluation=replace(base.evaluation, slo=slo)))
+    assert [row["workload"] for row in made["slo"]] == ["chat"] * len(slo)
+    validate(made, "plan")
+    late = replace(plans.infeasible(), excuses=(Excuse("ttft_p99", 3.5, 3.0, "s", "prefill_queue", "chat"),))
+    given = plan_payload(late)
+    assert given["reasons"][0]["workload"] == "chat" and given["binding"][0]["constraint"] == "ttft_p99 of chat"
+    validate(given, "plan")
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -17,6 +17,7 @@ from pddplan.report.layout import joined, table
 from pddplan.report.plan_text import render_plan
 from pddplan.serve.records import SloValue
 from pddplan.spec.types import Assumption, Measured
+from pddplan.spec.workload import Traffic
 from tests.report import plans
 from tests.report.golden import assert_golden
 
@@ -133,6 +134,26 @@ def test_levels_without_a_limit_take_one_line() -> None:
     result = replace(plans.feasible(), evaluation=replace(evaluation, slo=(*evaluation.slo[:1], *free, *same)))
     assert "  Without a limit: E2E p50/p90/p99 49.6/55.7/61.5 s~, pause p50/p99 446 ms~." in shown(result).splitlines()
     assert "E2E p99" in shown(result, explain=True)
+
+
+def test_several_workloads_have_rows_of_their_own() -> None:
+    base, evaluation = plans.scenario(), plans.evaluation()
+    work = base.traffic.workloads[0]
+    traffic = Traffic((replace(work, name="agents"), replace(work, name="chat")))
+    slo = tuple(replace(v, workload=name) for name in ("agents", "chat") for v in evaluation.slo)
+    result = replace(plans.feasible(), evaluation=replace(evaluation, slo=slo))
+    text = render_plan(result, replace(base, traffic=traffic), width=100, today=TODAY)
+    rows = [" ".join(line.split()) for line in text.splitlines()]
+    assert "workload level value limit margin stage" in rows
+    assert "agents TTFT p99 12.0 s~ 20 s 39.8 % line" in rows and "chat TTFT p99 12.0 s~ 20 s 39.8 % line" in rows
+    assert "Without a limit of chat: pause p99 412 ms~." in rows
+    assert "(-43.1 % on 20)" in text  # of all workloads
+
+
+def test_what_had_to_give_names_the_workload() -> None:
+    late = replace(plans.infeasible(), excuses=(Excuse("ttft_p99", 3.5, 3.0, "s", "prefill_queue", "my_chat"),))
+    rows = [" ".join(line.split()) for line in shown(late).splitlines()]
+    assert any(row.startswith("TTFT p99 of my_chat 3.50 s 3 s") for row in rows)
 
 
 def test_measured_services_claim_no_parallelism_and_no_unknown_batch() -> None:

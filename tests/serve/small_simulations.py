@@ -109,33 +109,43 @@ def waits_for_slots(arrivals: Floats, lives: Floats, slots: int) -> Floats:
     return waits
 
 
+Stream = tuple[int, float, float, Callable[[int], Floats]]  # turns, turns/s, share of last turns, gaps of a session
+
+
 def lru_sessions(
     rng: np.random.Generator, turns: int, turn_rate: float, end: float, gaps: Callable[[int], Floats], room: int
 ) -> float:
     """Share of returning turns that still find their session in an LRU of ``room`` sessions."""
-    events: list[tuple[float, int]] = []
-    starts = np.cumsum(rng.exponential(1.0 / (turn_rate * end), max(int(turns * end), 1)))
-    for name, start in enumerate(starts):
-        at = float(start)
-        events.append((at, name))
-        for gap in gaps(int(rng.geometric(end)) - 1):
-            at += float(gap)
-            events.append((at, name))
+    return lru_streams(rng, [(turns, turn_rate, end, gaps)], room)[0]
+
+
+def lru_streams(rng: np.random.Generator, streams: list[Stream], room: int) -> list[float]:
+    """The same for several streams of sessions in one LRU, by stream."""
+    events: list[tuple[float, int, int]] = []
+    for stream, (turns, turn_rate, end, gaps) in enumerate(streams):
+        starts = np.cumsum(rng.exponential(1.0 / (turn_rate * end), max(int(turns * end), 1)))
+        for name, start in enumerate(starts):
+            at = float(start)
+            events.append((at, name, stream))
+            for gap in gaps(int(rng.geometric(end)) - 1):
+                at += float(gap)
+                events.append((at, name, stream))
     events.sort()
-    cache: OrderedDict[int, None] = OrderedDict()
-    seen: set[int] = set()
-    hits = returns = 0
+    cache: OrderedDict[tuple[int, int], None] = OrderedDict()
+    seen: set[tuple[int, int]] = set()
+    hits, returns = [0] * len(streams), [0] * len(streams)
     first, last = len(events) // 3, int(len(events) * 0.8)
-    for i, (_, name) in enumerate(events[:last]):
-        if i >= first and name in seen:
-            returns += 1
-            hits += name in cache
-        seen.add(name)
-        cache.pop(name, None)
-        cache[name] = None
+    for i, (_, name, stream) in enumerate(events[:last]):
+        session = (stream, name)
+        if i >= first and session in seen:
+            returns[stream] += 1
+            hits[stream] += session in cache
+        seen.add(session)
+        cache.pop(session, None)
+        cache[session] = None
         if len(cache) > room:
             cache.popitem(last=False)
-    return hits / returns
+    return [hit / back for hit, back in zip(hits, returns, strict=True)]
 
 
 def stream_completion_s(ready: Floats, sizes: Floats, rate: float) -> float:

@@ -114,14 +114,16 @@ def test_a_cache_tier_adds_room_and_is_asked_less_often() -> None:
     assert with_tier.main.idle_bytes == pytest.approx(without.main.idle_bytes + tier_bytes(deployment.main))
     assert with_tier.next_held_share > without.next_held_share
     share = fetch_share(context, deployment.main, with_tier)
-    small = float(gap_cdf(residence(context, without.main.idle_bytes), context.gap))
-    whole = float(gap_cdf(residence(context, with_tier.main.idle_bytes), context.gap))
+    small = float(gap_cdf(residence(context, without.main.idle_bytes), context.demand.sessions.gaps[0]))
+    whole = float(gap_cdf(residence(context, with_tier.main.idle_bytes), context.demand.sessions.gaps[0]))
     assert share == pytest.approx(1 - small / whole, abs=2e-3)
 
 
 def residence(context: Context, idle_bytes: float) -> float:
     """Solved instead of read off the table."""
-    return float(residency_s(idle_bytes, context.rate, context.kv_session_mean, context.gap))
+    return float(
+        residency_s(idle_bytes, context.rate, context.demand.sessions.kv_mean, context.demand.sessions.gaps[0])
+    )
 
 
 # ---------------------------------------------------------------- the same, slowly

@@ -17,11 +17,12 @@ from pddplan.serve.deployment import Deployment
 from pddplan.serve.equilibrium import Case, Flow, equilibrium
 from pddplan.serve.evaluate import evaluate
 from pddplan.serve.line_stage import Transfer, nic_bytes_per_s, transfer
-from pddplan.serve.metrics import Latencies, latencies, rows
+from pddplan.serve.metrics import Latencies, latencies
 from pddplan.serve.prefill_stage import PrefillStage
 from pddplan.serve.records import Evaluation
+from pddplan.serve.request_rows import rows
 from tests.serve.small_simulations import shared_line_unequal
-from tests.serve.worlds import NIC_GOODPUT, plan
+from tests.serve.worlds import NIC_GOODPUT, plan, two_workloads
 
 Floats = NDArray[np.float64]
 QUANTILES = (0.5, 0.9, 0.99)
@@ -209,8 +210,8 @@ def test_ttft_mean_falls_with_the_hit_rate() -> None:
 
 def simulate(
     context: Context, deployment: Deployment, threshold_s: float, count: int, seed: int
-) -> tuple[Floats, float, float]:
-    """TTFT of ``count`` requests, mean number in prefill (waiting or served), and rate x mean stay there.
+) -> tuple[Floats, float, float, Floats]:
+    """TTFT of ``count`` requests, mean number in prefill (waiting or served), rate x mean stay there, the workloads.
 
     M/G/c first come first served; a transfer starts with its prefill, is no faster than its prefill makes bytes, and
     shares the line max-min; who is relayed goes by the same predicted time. No formula of the package but the
@@ -220,7 +221,8 @@ def simulate(
     rng = np.random.default_rng(seed)
     atoms = context.demand.atoms
     which = rng.choice(atoms.weight.size, count, p=atoms.weight)
-    kind = (rng.random(count) > flow.held_share).astype(int)
+    held = np.broadcast_to(context.demand.held(flow.held_share), atoms.weight.shape)
+    kind = (rng.random(count) > held[which]).astype(int)
     arrival = np.cumsum(rng.exponential(1.0 / context.rate, count))
     assert deployment.prefill is not None
     servers = deployment.prefill.instances * deployment.prefill.prefill.servers_per_instance
@@ -246,7 +248,7 @@ def simulate(
     stays = np.sort(np.concatenate([begin + busy]))
     span = arrival[-1] - arrival[count // 10]
     present = (np.minimum(stays, arrival[-1]) - np.maximum(np.sort(arrival), arrival[count // 10])).clip(0).sum() / span
-    return times[warm], float(present), context.rate * inside
+    return times[warm], float(present), context.rate * inside, atoms.workload[which][warm].astype(float)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +263,37 @@ def test_ttft_against_an_event_simulation(keys: dict[str, int], threshold: float
     times = np.concatenate([r[0] for r in runs])
     for q in QUANTILES:
         assert mixtures.of("ttft").quantile(q) == pytest.approx(float(np.quantile(times, q)), rel=0.10), q
-    for _, present, by_rate in runs:
+    for _, present, by_rate, _ in runs:
         assert present == pytest.approx(by_rate, rel=0.05)
     in_prefill = context.rate * stage.law.mean_s + stage.busy_servers
     assert in_prefill == pytest.approx(np.mean([r[1] for r in runs]), rel=0.10)
+
+
+def test_ttft_of_each_workload_against_an_event_simulation() -> None:
+    """Agents and chat in the same queue and on the same line: the quantiles of either, within 8 % or, as requests come
+    in steps, two per cent of the requests."""
+    context, deployment = two_workloads("workloads.agents.prefix_cache=shared", "links.0.streams=2", relay=0, lines=6)
+    _, _, _, mixtures = parts(context, deployment, math.inf)
+    runs = [simulate(context, deployment, math.inf, 20_000, seed) for seed in (1, 2)]
+    times, workload = np.concatenate([r[0] for r in runs]), np.concatenate([r[3] for r in runs])
+    for k, name in enumerate(("agents", "chat")):
+        for q in QUANTILES:
+            step = min(0.02, (1 - q) / 4)
+            low, high = np.quantile(times[workload == k], (q - step, q + step))
+            assert 0.92 * low <= mixtures.of_workload(name).of("ttft").quantile(q) <= 1.08 * high, (name, q)
+
+
+def test_pinned_hits_are_those_of_each_workload() -> None:
+    """Main decode's hits by tokens; a workload that is pinned to none sends whole prompts."""
+    pins = ("workloads.agents.decode_prefix_hit_rate=0.8", "workloads.chat.decode_prefix_hit_rate=0")
+    context, deployment = two_workloads(*pins, relay=0, lines=12)
+    _, move, flow, _ = parts(context, deployment, math.inf)
+    atoms = context.demand.atoms
+    long, short = (6 / 24 * float(atoms.weights[0] @ atoms.prompt), 18 / 24 * float(atoms.weights[1] @ atoms.prompt))
+    evaluation = evaluate(context, deployment)
+    assert evaluation.decode_hit_rate == pytest.approx(0.8 * long / (long + short), rel=1e-6)
+    held = flow.line.weight[0] / atoms.weight
+    assert held[atoms.workload == 1].max() == 0.0
+    assert held[atoms.workload == 0] == pytest.approx(0.8 / (float(atoms.weights[0] @ atoms.cached) / (long * 4)))
+    sent = float((flow.line.weight * move.size).sum())
+    assert flow.line.bytes_per_request == pytest.approx(sent)

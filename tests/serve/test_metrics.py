@@ -18,18 +18,20 @@ from pddplan.serve.prefill_stage import PrefillStage
 from pddplan.spec.types import Metric
 from tests.serve.test_evaluate import parts
 from tests.serve.test_latency import law, sample
-from tests.serve.worlds import plan
+from tests.serve.worlds import plan, two_workloads
 
 Floats = NDArray[np.float64]
 DRAWS = 200_000
 
 
 def draws(context: Context, deployment: Deployment, threshold: float, seed: int) -> tuple[dict[str, Floats], Latencies]:
-    """Requests drawn one by one: kind, atom, spread point, wait at prefill, batch seen, wait for a slot."""
+    """Requests drawn one by one: kind, atom, spread point, wait at prefill, batch seen, wait for a slot; and their
+    workload."""
     stage, move, flow, mixtures = parts(context, deployment, threshold)
     rng, atoms = np.random.default_rng(seed), context.demand.atoms
     atom = rng.choice(atoms.weight.size, DRAWS, p=atoms.weight)
-    kind = (rng.random(DRAWS) > flow.held_share).astype(int)
+    held = np.broadcast_to(context.demand.held(flow.held_share), atoms.weight.shape)
+    kind = (rng.random(DRAWS) > held[atom]).astype(int)
     point = rng.choice(flow.line.probability.size, DRAWS, p=flow.line.probability)
     wait = sample(Mixture(np.ones(1), np.zeros(1), stage.law.survival, {}), stage.law, rng, DRAWS)
     exposed, relayed = flow.line.exposed[kind, atom, point], flow.line.predicted[kind, atom] > threshold
@@ -52,7 +54,7 @@ def draws(context: Context, deployment: Deployment, threshold: float, seed: int)
     router = context.scenario.engine.router_delay_s
     first = wait + stage.time_s[atom] + router
     way = np.where(relayed, move.rdma_s[atom] if move.rdma_s.size else 0.0, exposed)
-    after = context.scenario.workload.first_token == "on_prefill"
+    after = context.scenario.traffic.first_token == "on_prefill"
     handed = np.where(n - 1 > on_relay, pause, 0.0)
     stream = on_relay * tau_relay + (n - 1 - on_relay) * tau + handed
     mean_stream = on_relay * tau_relay + (n - 1 - on_relay) * float(steps @ probability) + handed
@@ -61,6 +63,7 @@ def draws(context: Context, deployment: Deployment, threshold: float, seed: int)
         "tpot": ((stream + (way if after else 0.0)) / np.maximum(n - 1, 1))[n > 1],
         "e2e": first + way + slot + mean_stream,
         "pause": np.maximum(worst, way if after else 0.0),
+        "workload": atoms.workload[atom].astype(float),
     }
     return found, mixtures
 
@@ -85,6 +88,34 @@ def test_mixtures_are_their_samples(threshold: float, first_token: str) -> None:
             value = mixture.quantile(q)
             assert float((found[metric] <= value * (1 + 1e-9)).mean()) >= q - 5e-3, (metric, q)
             assert float((found[metric] < value * (1 - 1e-9)).mean()) <= q + 5e-3, (metric, q)
+
+
+@pytest.mark.parametrize("threshold", [0.6, math.inf])
+@pytest.mark.parametrize("first_token", ["after_transfer", "on_prefill"])
+def test_mixtures_of_each_workload_are_its_samples(threshold: float, first_token: str) -> None:
+    """Each quantile is over the requests of one workload only; those of the other are elsewhere."""
+    context, deployment = two_workloads(f"workloads.agents.first_token={first_token}", relay=3, main=6, lines=6)
+    found, mixtures = draws(context, deployment, threshold, 4)
+    metrics: tuple[Metric, ...] = ("ttft", "tpot", "e2e")
+    for k, name in enumerate(("agents", "chat")):
+        own, mine = mixtures.of_workload(name), found["workload"] == k
+        for metric in metrics:
+            for q in (0.2, 0.5, 0.9, 0.99):
+                value, drawn = own.of(metric).quantile(q), found[metric][mine]
+                assert float((drawn <= value * (1 + 1e-9)).mean()) >= q - 6e-3, (name, metric, q)
+                assert float((drawn < value * (1 - 1e-9)).mean()) <= q + 6e-3, (name, metric, q)
+    late = [mixtures.of_workload(name).of("ttft").quantile(0.9) for name in ("agents", "chat")]
+    assert late[0] > 1.2 * late[1]
+
+
+def test_within_of_each_workload() -> None:
+    """A workload's own limits; of all, the mean over requests."""
+    context, deployment = two_workloads("slo.ttft_s={p50: 2, p99: 4}", relay=3, main=6, lines=6)
+    found, mixtures = draws(context, deployment, 1.0, 5)
+    ok = (found["ttft"] <= 4.0) & (found["tpot"] <= 0.05)
+    for k, name in enumerate(("agents", "chat")):
+        assert mixtures.of_workload(name).within == pytest.approx(float(ok[found["workload"] == k].mean()), abs=0.01)
+    assert mixtures.within == pytest.approx(float(ok.mean()), abs=0.01)
 
 
 def test_within_is_the_joint_probability() -> None:

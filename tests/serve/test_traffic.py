@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,15 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pddplan.serve.traffic import (
+    FULL_WORKLOADS,
     HIT_REST_MAX,
     build_atoms,
     hit_atoms,
     lognormal_strata,
+    mix_atoms,
     rest_mean,
     strata,
     token_atoms,
 )
-from pddplan.spec.types import HitRate, TokenDistribution
+from pddplan.spec.workload import HitRate, TokenDistribution, Traffic
 from tests.serve.worlds import world
 
 untimed = settings(deadline=None)
@@ -113,3 +116,32 @@ def test_atoms_of_a_workload() -> None:
     pages = build_atoms(workload, 64.0)
     assert np.all(np.mod(pages.cached, 64.0) == 0)
     assert np.all((atoms.cached - pages.cached >= -1e-6) & (atoms.cached - pages.cached < 64.0 + 1.0))
+
+
+def test_a_mix_keeps_every_workload_s_means() -> None:
+    """Rates 1, 2, 3: shares of the requests; each workload's own means; its atoms in its own place."""
+    workload = world(
+        "workload.prompt_tokens={p50: 32K, p95: 96K}", "workload.output_tokens={p50: 400, p95: 2000}"
+    ).scenario.workload
+    short = replace(workload, name="short", prompt_tokens=TokenDistribution(fixed=2048.0))
+    mix = Traffic((replace(workload, request_rate_per_s=1.0), replace(short, request_rate_per_s=2.0)))
+    atoms = mix_atoms(mix)
+    assert atoms.parts == pytest.approx((1 / 3, 2 / 3)) and atoms.weight.sum() == pytest.approx(1.0)
+    alone = build_atoms(workload)
+    assert float(atoms.weights[0] @ atoms.prompt) == pytest.approx(alone.mean(alone.prompt))
+    assert float(atoms.weights[1] @ atoms.prompt) == pytest.approx(2048.0)
+    assert atoms.by_workload(atoms.prompt).sum() == pytest.approx(atoms.mean(atoms.prompt))
+    assert atoms.weight[: alone.weight.size] == pytest.approx(alone.weight / 3)  # two keep the finest strata
+
+
+def test_many_workloads_have_fewer_atoms_each() -> None:
+    workload = world(
+        "workload.prompt_tokens={p50: 32K, p95: 96K}", "workload.output_tokens={p50: 400, p95: 2000}"
+    ).scenario.workload
+    most = build_atoms(workload).weight.size * FULL_WORKLOADS
+    for count in (3, 6, 12):
+        atoms = mix_atoms(Traffic(tuple(replace(workload, name=str(k)) for k in range(count))))
+        assert atoms.weight.size <= most * 1.25 and atoms.workloads == count
+        assert float(atoms.weights[-1] @ atoms.prompt) == pytest.approx(atoms.mean(atoms.prompt), rel=1e-9)
+        assert atoms.hit_rate == pytest.approx(0.90, rel=2e-3)
+        assert atoms.mean(atoms.output) == pytest.approx(build_atoms(workload).mean(build_atoms(workload).output))

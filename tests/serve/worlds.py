@@ -77,6 +77,24 @@ def plan(
         relay=pool("north", "relay_decode", relay),
         main=pool(main_site, "main_decode", main),
         line=LineChoice(link, 0, lines, "north", "west") if main_site == "west" else None,
-        use_filter=context.scenario.workload.output_forecast is not None and relay > 0,
+        use_filter=context.scenario.traffic.output_forecast is not None and relay > 0,
     )
     return context, deployment
+
+
+AGENTS = (
+    "{name: agents, request_rate_per_s: 6, prompt_tokens: 64K, output_tokens: 1K, "
+    "prefix_hit_rate: {mean: 0.90, share_above_95: 0.75}}"
+)
+CHAT = (
+    "{name: chat, request_rate_per_s: 18, prompt_tokens: {p50: 2K, p95: 8K}, output_tokens: {p50: 300, p95: 900}, "
+    "prefix_hit_rate: 0.4, sessions: {turns: 6, seconds_between_turns: {p50: 60, p90: 400}}}"
+)
+
+
+def two_workloads(
+    *overrides: str, prefill: int = 4, relay: int = 1, main: int = 5, lines: int = 4, main_site: str = "west"
+) -> tuple[Context, Deployment]:
+    """The same plan for agents and chat on the same chips."""
+    mix = ("workload=", f"workloads=[{AGENTS}, {CHAT}]")
+    return plan(*mix, *overrides, prefill=prefill, relay=relay, main=main, lines=lines, main_site=main_site)

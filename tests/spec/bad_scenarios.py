@@ -15,6 +15,20 @@ def changed(*pairs: tuple[str, str]) -> str:
     return text
 
 
+WORK = "".join(f"{line}\n" for line in SMALL.splitlines()[4:8])  # what stands below workload:
+
+
+def mixed(*pairs: tuple[str, str]) -> str:
+    """``SMALL`` with two workloads, on lines 5 and 6, changed."""
+    agents = "- {name: agents, request_rate_per_s: 4, prompt_tokens: 64K, output_tokens: 1K}"
+    chat = "- {name: chat, request_rate_per_s: 10, prompt_tokens: 4K, output_tokens: 300}"
+    text = changed(("workload:", "workloads:"), (WORK, f"  {agents}\n  {chat}\n"))
+    for old, new in pairs:
+        assert text.count(old) >= 1, old
+        text = text.replace(old, new, 1)
+    return text
+
+
 WITHOUT_LINKS = SMALL[: SMALL.index("links:")] + SMALL[SMALL.index("slo:") :]
 H20 = "chip: nvidia-h20-96g"
 HIT = "{mean: 0.90, share_above_95: 0.75}"
@@ -104,7 +118,19 @@ KINDS: list[tuple[str, str, int | None, str, str, str]] = [
     ("third site without a line", changed(("links:", "  - {name: east, roles: [prefill], chips: [{chip: h20, max: 8}]}\nlinks:")), 16, "links", "no link between west (main_decode) and east (prefill)", "between: [west, east]"),
     ("trace", changed(("output_tokens: 1K", "output_tokens: 1K\n  trace: t.jsonl")), 8, "workload.trace", "not supported yet", ""),
     ("profit", f"objective: profit\n{SMALL}", 1, "objective", "not supported yet", "goodput"),
-    ("two workloads", changed(("workload:", "workloads:\n - {request_rate_per_s: 1, prompt_tokens: 1, output_tokens: 1}\n - {request_rate_per_s: 1, prompt_tokens: 1, output_tokens: 1}\n#"), ("  request_rate_per_s: 10\n  prompt_tokens: 64K\n  output_tokens: 1K\n  prefix_hit_rate: {mean: 0.90, share_above_95: 0.75}\n", "")), 4, "workloads", "not supported yet", ""),
+    ("empty list", changed(("workload:", "workloads: []\n#"), (WORK, "")), 4, "workloads", "holds no entries", "one workload"),
+    ("workload twice", changed(("sites:", "workloads: [{request_rate_per_s: 1, prompt_tokens: 1K, output_tokens: 1K}]\nsites:")), 9, "workloads", "stands beside workload", "one of them"),
+    ("no name", mixed(("name: chat, ", "")), 6, "workloads[1].name", "is missing", "name: chat"),
+    ("same name", mixed(("name: chat", "name: agents")), 6, "workloads[1].name", "two workloads are named 'agents', see workloads[0].name (line 5)", "its own name"),
+    ("lengths of the second", mixed((", output_tokens: 300", "")), 6, "workloads[1].output_tokens", "is missing", "output_tokens: 1K"),
+    ("trace in the second", mixed(("output_tokens: 300", "output_tokens: 300, trace: t.jsonl")), 6, "workloads[1].trace", "not supported yet", "prompt_tokens"),
+    ("slo at both places", mixed(("output_tokens: 300", "output_tokens: 300, slo: {ttft_s: {p99: 2}}")), 6, "workloads[1].slo", "here and at top level", "one of them"),
+    ("two caches", mixed(("output_tokens: 1K", "output_tokens: 1K, prefix_cache: sticky"), ("output_tokens: 300", "output_tokens: 300, prefix_cache: affine")), 6, "workloads[1].prefix_cache", "is affine, but workloads[0].prefix_cache (line 5) says sticky: one deployment has one", "same in both"),
+    ("two first tokens", mixed(("output_tokens: 1K", "output_tokens: 1K, first_token: on_prefill"), ("output_tokens: 300", "output_tokens: 300, first_token: after_transfer")), 6, "workloads[1].first_token", "workloads[0].first_token (line 5) says on_prefill", "same in both"),
+    ("a filter for one", mixed(("output_tokens: 300", "output_tokens: 300, output_forecast: {precision: 0.9}")), 6, "workloads[1].output_forecast", "workloads[0] (line 5) has none: one filter", "or none"),
+    ("two forecasts", mixed(("output_tokens: 1K", "output_tokens: 1K, output_forecast: {recall: 0.9}"), ("output_tokens: 300", "output_tokens: 300, output_forecast: {recall: 0.8}")), 6, "workloads[1].output_forecast", "workloads[0].output_forecast (line 5) says another", "the same in each"),
+    ("pinned for one", mixed(("output_tokens: 1K", "output_tokens: 1K, decode_prefix_hit_rate: 0.8")), 6, "workloads[1].decode_prefix_hit_rate", "is missing, but workloads[0].decode_prefix_hit_rate (line 5) pins it", "in each, or in none"),
+    ("nothing at the peak", mixed(("request_rate_per_s: 10", "request_rate_per_s: 0.5"), ("output_tokens: 1K", f"output_tokens: 1K, hourly_load: {[1] * 12 + [2] + [1] * 11}"), ("output_tokens: 300", f"output_tokens: 300, hourly_load: {[1] * 12 + [0] + [0.1] * 11}")), 6, "workloads[1].hourly_load", "leaves 0 requests/s in hour 12", "above 0"),
     ("no workload", "model: m\nsites: [{name: a, chips: [{chip: h20, max: 8}]}]", 1, "workload", "is missing", "request_rate_per_s"),
     ("no lengths", changed(("  output_tokens: 1K\n", "")), 4, "workload.output_tokens", "is missing", "output_tokens: 1K"),
     ("empty file", "", None, "", "is empty", "pddplan init"),

@@ -85,7 +85,7 @@ def test_every_key_of_the_contract() -> None:
     burst = line.tiers[1].burst_95
     assert burst is not None and burst.commit_bytes_per_s == 2.5e8
     assert burst.usd_per_byte_per_s_hour * 1.25e8 * 730 == pytest.approx(73)  # one Gbit/s for a month
-    assert s.slo_within == 0.95
+    assert [w.share for w in s.slo_within] == [0.95]
     assert [(x.metric, x.quantile, x.limit_s) for x in s.slo][2] == ("pause", 0.999, 0.5)
     assert s.prices is not None and s.prices.output_usd_per_mtok == pytest.approx(2.0)
     assert s.cny_per_usd == 7.3

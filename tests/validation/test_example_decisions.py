@@ -1,8 +1,9 @@
-"""What three examples are there to show, by ``solve`` and by ``compare``: when not to split, two chips of which one
-lacks fp8, and which way the KV cache goes where one way costs per GB."""
+"""What four examples are there to show, by ``solve`` and by ``compare``: when not to split, two chips of which one
+lacks fp8, which way the KV cache goes where one way costs per GB, and who waits for whom on shared chips."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import pytest
@@ -18,6 +19,7 @@ from pddplan.report.compare_text import headline
 from pddplan.spec.catalogue import examples_dir
 from pddplan.spec.load import load_scenario
 from pddplan.spec.types import Role, Scenario
+from pddplan.spec.workload import Traffic
 
 SPLIT = ("sites[0].roles=[prefill, relay_decode]", "sites[1].roles=[main_decode]")
 # One layout a chip where a test solves every architecture: the plans stay, the search is short.
@@ -223,3 +225,26 @@ def test_compare_agrees_on_the_direction() -> None:
     assert usd(made.recommended.result) <= usd(plan("egress_priced")) * 1.001
     short = {row.architecture: row for row in made.rows if not row.hypothetical}
     assert short["aggregated"].needs and short["pd_one_site"].needs  # neither site alone
+
+
+# ---------------------------------------------------------------- two_workloads: chat waits behind the agents' prompts
+
+
+def test_chat_sizes_the_prefill_that_it_shares_with_agents() -> None:
+    """Its limit is the one that breaks, and loosening it saves; agents are far from theirs."""
+    result = plan("two_workloads")
+    prefill = next(b.constraint for b in result.binding if b.constraint.startswith("prefill"))
+    assert "ttft_p99 of chat would be" in prefill
+    patient = plan("two_workloads", "workloads.chat.slo.ttft_s.p99=10")
+    assert usd(patient) < 0.8 * usd(result)
+    assert chips(patient)["main_decode", "nvidia-h20-96g"] == chips(result)["main_decode", "nvidia-h20-96g"]
+
+
+def test_agents_and_chat_are_cheaper_apart() -> None:
+    """Each on chips of its own: three fifths of what they cost together."""
+    given = scenario("two_workloads")
+    alone = []
+    for work in given.traffic.workloads:
+        limits = tuple(replace(limit, workload=None) for limit in given.slo if limit.workload == work.name)
+        alone.append(usd(solve(replace(given, traffic=Traffic((work,)), slo=limits))))
+    assert sum(alone) == pytest.approx(0.6 * usd(plan("two_workloads")), rel=0.1)
