@@ -24,6 +24,7 @@ def structure_problems(document: Document, base_dir: str, check_model: ModelChec
         *_model(document, base_dir, check_model),
         *_workloads(document),
         *_unsupported(document),
+        *_objective(document),
         *_sites(document),
         *_links(document),
         *_roles(document),
@@ -88,14 +89,23 @@ def _unsupported(document: Document) -> list[Problem]:
     if isinstance(workload, dict) and workload.get("trace") is not None:
         fix = "Write prompt_tokens, output_tokens and prefix_hit_rate."
         problems.append(document.problem((*path, "trace"), "a trace as workload is not supported yet.", fix))
-    if data.get("objective") == "profit":
-        fix = "Use cost, or goodput."
-        problems.append(document.problem(("objective",), "the objective profit is not supported yet.", fix))
     sites = data.get("sites")
     if isinstance(sites, list) and len(sites) > MAX_SITES:
         fix = "Keep the two that matter most."
         problems.append(document.problem(("sites",), "more than two sites are not supported yet.", fix))
     return problems
+
+
+def _objective(document: Document) -> list[Problem]:
+    """One objective; without prices nobody knows what is earned."""
+    objective = document.data.get("objective")
+    named = list(objective) if isinstance(objective, dict) else [objective]
+    if len(named) > 1:
+        return [document.problem(("objective",), "more than one objective.", "Keep one of them.")]
+    if named != ["profit"] or document.data.get("prices") is not None:
+        return []
+    fix = "Add prices: {input_usd_per_mtok: 0.55, output_usd_per_mtok: 2.19}, or use cost or goodput."
+    return [document.problem(("objective",), "profit needs prices, and there are none.", fix)]
 
 
 def site_names(data: dict[str, Any]) -> list[str]:
