@@ -19,7 +19,7 @@ Solve = Callable[..., Search]
 
 WITHIN = 0.98 * GAP  # of the stake: what is left open, a little below the gap that is promised
 STRIDE = 0.2  # of an interval: a smaller step from its lower end is followed by one to its middle
-REACH_TOLERANCE = 1e-4  # of the rate at which a plan breaks
+COARSE, FINE = 0.5, 0.05  # of the gap: how near a plan is taken to the rate at which it breaks, and the best one
 FINEST = GAP / 4  # of a rate: no narrower interval is split where its bounds don't close
 SAME = 1e-9  # relative: rounding
 
@@ -99,9 +99,12 @@ class CostCurve:
         return -self.idle if best is None else best.profit(usd_per_rps)
 
     def stake(self, usd_per_rps: float) -> float:
-        """What the gap is a share of: the whole demand's revenue or, where it is more, the bill [USD/h]."""
+        """What the gap is a share of: the revenue of the most that a plan known serves, the whole demand where one does
+        (or none is known), or the bill where that is more, the least one where no plan pays [USD/h]."""
         best = self.best(usd_per_rps)
-        return max(usd_per_rps * self.demand, self.idle if best is None else best.usd_per_hour)
+        most = max((s.rate for s in self.served), default=self.demand)
+        least = min((s.usd_per_hour for s in self.served), default=self.idle)
+        return max(usd_per_rps * most, least if best is None else best.usd_per_hour)
 
     def upper(self, usd_per_rps: float) -> float:
         """No rate and no plan leave more: ``r b - C(a)`` is the most on each [a, b] [USD/h]."""
@@ -123,7 +126,7 @@ class CostCurve:
             allowed = WITHIN * self.stake(usd_per_rps)
             left = max(self._open(usd_per_rps, allowed), default=None)
             if left is None:
-                return True
+                break
             if time.monotonic() > self.deadline:
                 return False
             _, known, first, end = left
@@ -133,6 +136,9 @@ class CostCurve:
             if self.progress is not None:
                 self.progress(f"profit {self.value(usd_per_rps):.2f} to {self.upper(usd_per_rps):.2f} USD/h")
             self._look_at(rate, usd_per_rps * end - self.value(usd_per_rps) - allowed, usd_per_rps)
+        best = self.best(usd_per_rps)
+        if best is not None:
+            self.carry(best, usd_per_rps, FINE * GAP)
         return True
 
     def _open(self, usd_per_rps: float, allowed: float) -> Iterator[tuple[float, float, float, float]]:
@@ -153,16 +159,20 @@ class CostCurve:
     def _look_at(self, rate: float, limit_usd_per_hour: float, usd_per_rps: float) -> None:
         search = self.search(rate, limit_usd_per_hour)
         if search.best is not None:
-            self._carry(self.served[-1], usd_per_rps)
+            self.carry(self.served[-1], usd_per_rps, COARSE * GAP)
 
-    def _carry(self, plan: Served, usd_per_rps: float) -> None:
-        """Take a plan on to the rate at which it breaks, as far as that can leave more than the best one known."""
+    def carry(self, plan: Served, usd_per_rps: float, tolerance: float) -> None:
+        """Take a plan on to the rate at which it breaks, as far as that can leave more than the best one known.
+
+        ``tolerance``: the share of the stake that may be missed.
+        """
         low = plan
         # where the least cost is higher than its bill, it doesn't hold (but for traffic by the byte)
         high = next((x for x, c in zip(self.rates, self.lows, strict=True) if c > plan.usd_per_hour), self.demand)
         attempt = high if high == self.demand and math.isfinite(self.lows[-1]) else (low.rate + high) / 2
-        while high - low.rate > REACH_TOLERANCE * high and time.monotonic() < self.deadline:
-            if usd_per_rps * high - low.usd_per_hour <= self.value(usd_per_rps):
+        while time.monotonic() < self.deadline:
+            missed = usd_per_rps * high - low.usd_per_hour - self.value(usd_per_rps)
+            if missed <= tolerance * self.stake(usd_per_rps) or high - low.rate <= SAME * high:
                 return
             further = self._held(plan.deployment, attempt)
             if further is None:

@@ -26,14 +26,15 @@ NEAR = 1.05  # of the plan's cost: what the last search may also meet, for its o
 WHOLE = 1 - 1e-9  # of the demand
 SECONDS_FOR_PRICE = 12.0
 PRICE_DIGITS = 3
+ROUNDING = 1e-12
 
 
 def solve_profit(context: Context, deadline: float, progress: Progress | None, top: int | None = None) -> PlanResult:
     """Rate from 0 to the scenario's and plan of the largest profit, proven to 0.1 % of what is at stake.
 
     Revenue is r lambda: tokens of the average hour at the scenario's prices. The least cost C(lambda) never falls, see
-    ``CostCurve.maximise``. ``gap`` = (bound - value) over the larger of the whole demand's revenue and the plan's bill,
-    so that it means the same where the profit is near zero or a loss. Serving nothing is a choice too; where it is the
+    ``CostCurve.maximise``. ``gap`` = (bound - value) over the larger of the revenue of the most that can be served and
+    the plan's bill, so that it means the same where the profit is near zero or a loss. Serving nothing is a choice too; where it is the
     best one the answer is infeasible, with the price of output at which a plan breaks even as the fix.
     ``top`` - 1 runner-ups serve the same rate.
     """
@@ -48,18 +49,17 @@ def solve_profit(context: Context, deadline: float, progress: Progress | None, t
     most = search_budget(context.scenario)
     curve = CostCurve(context, build_shop(context), cheapest, idle, most, deadline, progress)
     curve.maximise(per_rps)
+    if not curve.served and curve.search(context.rate * GAP).best is not None:
+        curve.maximise(per_rps)  # plans hold, but none that was cheap enough to be looked for
     best = curve.best(per_rps)
     if best is not None:
         result = _plan(curve, best, per_rps, top)
+    elif curve.served:
+        result = _nothing_pays(curve, per_rps, prices)
     else:
-        if not curve.served:
-            curve.search(context.rate * GAP)  # does any plan hold at all?
-        if curve.served:
-            result = _nothing_pays(curve, per_rps, prices)
-        else:
-            assert curve.last is not None
-            result = explain_infeasible(curve.last.context, curve.last, cheapest, deadline)
-            result = replace(result, bound=None)  # that of a cost
+        assert curve.last is not None
+        result = explain_infeasible(curve.last.context, curve.last, cheapest, deadline)
+        result = replace(result, bound=None)  # it is one of the cost
     timing = {"load": 0.0, "solve": time.perf_counter() - start, "evaluate": 0.0}
     return replace(result, timing_s=timing, objective="profit", unit="USD/h", demand_rps=context.rate)
 
@@ -154,7 +154,7 @@ def _nothing_pays(curve: CostCurve, per_rps: float, prices: Prices) -> PlanResul
     return replace(
         result,
         status="infeasible" if gap <= GAP else "unknown",
-        value=-curve.idle,
+        value=0.0 - curve.idle,
         bound=bound,
         gap=gap,
         goodput_rps=0.0,
@@ -187,6 +187,7 @@ def _least_price(curve: CostCurve) -> Served:
 def _output_price(context: Context, prices: Prices, needed_usd_per_rps: float) -> float:
     """Price of a million output tokens at which a request/s earns so much, rounded up to three digits [USD]."""
     rest = usd_per_rps(context, replace(prices, output_usd_per_mtok=0.0))
-    price = (needed_usd_per_rps - rest) / (tokens_per_hour(context)["output"] / context.rate / 1e6)
+    price = float(needed_usd_per_rps - rest) / (tokens_per_hour(context)["output"] / context.rate / 1e6)
     digits = PRICE_DIGITS - 1 - math.floor(math.log10(price))
-    return round(math.ceil(price * 10**digits * (1 - 1e-12)) / 10**digits, max(digits, 0))
+    scale = 10.0**digits
+    return round(math.ceil(price * scale * (1 - ROUNDING)) / scale, max(digits, 0))
