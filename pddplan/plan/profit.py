@@ -11,7 +11,7 @@ from pddplan.economics.cost import bill
 from pddplan.economics.revenue import revenue_usd_per_hour
 from pddplan.economics.split import tokens_per_hour
 from pddplan.errors import Excuse
-from pddplan.plan.cost_curve import CostCurve, Served
+from pddplan.plan.cost_curve import COARSE, CostCurve, Served
 from pddplan.plan.options import build_shop
 from pddplan.plan.records import Fix, PlanResult
 from pddplan.plan.state import GAP, Search
@@ -34,8 +34,8 @@ def solve_profit(context: Context, deadline: float, progress: Progress | None, t
 
     Revenue is r lambda: tokens of the average hour at the scenario's prices. The least cost C(lambda) never falls, see
     ``CostCurve.maximise``. ``gap`` = (bound - value) over the larger of the revenue of the most that can be served and
-    the plan's bill, so that it means the same where the profit is near zero or a loss. Serving nothing is a choice too; where it is the
-    best one the answer is infeasible, with the price of output at which a plan breaks even as the fix.
+    the plan's bill, so that it means the same where the profit is near zero or a loss. Serving nothing is a choice too:
+    where that is best the answer is infeasible, with the price of output at which a plan breaks even as the fix.
     ``top`` - 1 runner-ups serve the same rate.
     """
     from pddplan.plan.infeasible import explain_infeasible, search_budget
@@ -168,6 +168,8 @@ def _break_even(curve: CostCurve) -> Served:
     Raises the price to what the best plan known needs and looks for one that leaves something there, until none does;
     what is known of the least cost holds at every price. A time limit leaves the best one known.
     """
+    least = _least_price(curve)
+    curve.carry(least, (least.usd_per_hour - curve.idle) / least.rate, COARSE * GAP)
     least = _least_price(curve)
     deadline = curve.deadline
     curve.deadline = min(deadline, time.monotonic() + SECONDS_FOR_PRICE)
