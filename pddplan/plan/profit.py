@@ -108,22 +108,30 @@ def _served_words(curve: CostCurve, best: Served, value: float, result: PlanResu
     """How much of the demand, why not more, and what it leaves."""
     assert result.cost is not None
     tokens = sum(result.cost.tokens_per_hour.values())
-    each = value / tokens * 1e6 if tokens > 0 else 0.0
-    margin = f"{_usd(value)}/h, {_usd(each)} per M tokens"
+    each = abs(value) / tokens * 1e6 if tokens > 0 else 0.0
+    margin = f"{_usd(abs(value))}/h, {_usd(each)} per M tokens"
     if best.rate >= WHOLE * curve.demand:
-        served = f"Serve the whole demand of {curve.demand:.3g} requests/s"
+        served = f"Serve the whole demand of {_number(curve.demand)} requests/s"
     else:
-        served = f"Serve {best.rate:.3g} of {curve.demand:.3g} requests/s ({best.rate / curve.demand:.0%})"
+        served = f"Serve {_share_words(curve, best.rate)} ({best.rate / curve.demand:.0%})"
+        affordable = " within the budget" if math.isfinite(curve.most_usd_per_hour) else ""
         held = math.isfinite(curve.lows[-1])
-        served += ": more would cost more than it earns" if held else ": no plan holds for all of them"
+        served += f": {'more would cost more than it earns' if held else f'no plan{affordable} holds for all of them'}"
     if value >= 0:
         return f"{served}; profit {margin}."
-    return f"{served}; it loses {margin.replace('-', '')}, less than the {_usd(curve.idle)}/h of serving nothing."
+    return f"{served}; it loses {margin}, less than the {_usd(curve.idle)}/h of serving nothing."
+
+
+def _share_words(curve: CostCurve, rate: float) -> str:
+    return f"{_number(rate)} of {_number(curve.demand)} requests/s"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
 
 
 def _usd(value: float) -> str:
-    sign = "-" if value < 0 else ""
-    return f"{sign}${abs(value):.3g}" if abs(value) < 1000 else f"{sign}${abs(value):,.0f}"
+    return f"${_number(value)}"
 
 
 # ---------------------------------------------------------------- nothing pays
@@ -138,18 +146,18 @@ def _nothing_pays(curve: CostCurve, per_rps: float, prices: Prices) -> PlanResul
     nearest = _break_even(curve)
     extra, revenue = nearest.usd_per_hour - curve.idle, per_rps * nearest.rate
     price = _output_price(curve.context, prices, extra / nearest.rate)
-    what = f"output tokens at ${price:g} per million (now {prices.output_usd_per_mtok:g}), to serve {nearest.rate:.3g}"
+    served = _share_words(curve, nearest.rate)
+    what = f"output tokens at ${price:g} per million (now {prices.output_usd_per_mtok:g}), to serve {served}"
     given = f"input_usd_per_mtok: {prices.input_usd_per_mtok!r}"
     given += f", cached_input_usd_per_mtok: {prices.cached_input_usd_per_mtok!r}, output_usd_per_mtok: {price!r}"
-    fix = Fix(f"{what} of {curve.demand:.3g} requests/s", (f"prices={{{given}}}",), nearest.usd_per_hour)
+    fix = Fix(what, (f"prices={{{given}}}",), nearest.usd_per_hour)
     assert curve.last is not None
     excuse = Excuse("cost_against_revenue", extra, revenue, "USD/h", "")
     result = refusal(curve.context, curve.last, (excuse,), (fix,))
     paid = f" Serving nothing still costs the {_usd(curve.idle)}/h of what is owned." if curve.idle > 0 else ""
     words = (
-        f"At these prices no plan earns its cost: the nearest serves {nearest.rate:.3g} of {curve.demand:.3g}"
-        f" requests/s and loses {_usd(extra - revenue)}/h; it breaks even with output at ${price:g} per M tokens"
-        f" (now {prices.output_usd_per_mtok:g}).{paid}"
+        f"At these prices no plan earns its cost: the nearest serves {served} and loses {_usd(extra - revenue)}/h; it"
+        f" breaks even with output at ${price:g} per M tokens (now {prices.output_usd_per_mtok:g}).{paid}"
     )
     return replace(
         result,

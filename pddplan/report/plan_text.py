@@ -9,7 +9,7 @@ import pddplan
 from pddplan.plan.records import PlanResult
 from pddplan.report import plan_sections as sections
 from pddplan.report.excuses import excuse_text, worded
-from pddplan.report.figures import cash, figure, percent, price
+from pddplan.report.figures import cash, exact, figure, percent, price
 from pddplan.report.layout import item, joined, paragraph
 from pddplan.report.marks import LEGEND, explain_lines, summary_lines, times_are_weak, weak_names
 from pddplan.report.plan_view import View, short_names
@@ -100,7 +100,11 @@ def headline(view: View) -> list[str]:
         parts += _profit_parts(result)
     elif result.objective != "cost" and result.value is not None:
         parts.append(f"{figure(result.value)} {result.unit}")
-    parts += [*_money_parts(view), sections.chip_counts(view, result.roles), line_text(result)]
+    parts += [
+        *(_money_parts(view) if result.objective != "profit" else []),
+        sections.chip_counts(view, result.roles),
+        line_text(result),
+    ]
     if result.status == "unknown":
         parts.append(f"not proven: gap {percent(result.gap)}")
     return joined(parts, view.width)
@@ -112,11 +116,12 @@ def _nothing_pays(result: PlanResult) -> bool:
 
 
 def _profit_parts(result: PlanResult) -> list[str]:
-    """``profit $39.3/h  serves 7.85 of 10 requests/s``."""
+    """``profit $39.3/h  serves 7.85 of 10 requests/s  cost $218.1/h``."""
     value, rate = result.value or 0.0, result.cny_per_usd
     yuan = f" ({cash(value * rate, '¥')}/h)" if rate else ""
-    served = f"serves {figure(result.goodput_rps)} of {figure(result.demand_rps)} requests/s"
-    return [f"profit {cash(value)}/h{yuan}", served]
+    served = f"serves {figure(result.goodput_rps)} of {exact(result.demand_rps or 0.0)} requests/s"
+    cost = [f"cost {price(result.cost.usd_per_hour, rate, '/h')}"] if result.cost else []
+    return [f"profit {cash(value)}/h{yuan}", served, *cost]
 
 
 def _money_parts(view: View) -> list[str]:

@@ -9,6 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing import get_context
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from pddplan.economics.cost import bill
 from pddplan.plan.cost_curve import CostCurve
 from pddplan.plan.options import build_shop
-from pddplan.plan.profit import usd_per_rps
+from pddplan.plan.profit import solve_profit, usd_per_rps
 from pddplan.plan.records import PlanResult
 from pddplan.plan.solve import cheapest, prepare, solve
 from pddplan.plan.state import GAP
@@ -266,6 +267,15 @@ def test_average_hours_earn_less() -> None:
 def test_a_time_limit_leaves_a_plan_and_a_bound() -> None:
     result = solve(fleet(), time_limit_s=0.001)
     assert result.status == "unknown" and result.objective == "profit"
+
+
+def test_stopped_later_the_plan_is_given_and_the_bound_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock strikes when the whole demand has been looked at."""
+    monkeypatch.setattr("pddplan.plan.cost_curve.time", SimpleNamespace(monotonic=lambda: 1e18))
+    result = solve_profit(prepare(fleet()), 1e17, None)
+    assert result.status == "unknown" and result.goodput_rps == 40 and result.roles
+    assert result.bound is not None and result.gap is not None and result.gap > GAP
+    assert worth(result) < worth(plan()) <= result.bound
 
 
 def test_stopped_after_the_first_search_the_bound_holds() -> None:

@@ -16,6 +16,7 @@ def changed(*pairs: tuple[str, str]) -> str:
 
 
 WITHOUT_LINKS = SMALL[: SMALL.index("links:")] + SMALL[SMALL.index("slo:") :]
+WITHOUT_PRICES = SMALL[: SMALL.index("prices:")]
 H20 = "chip: nvidia-h20-96g"
 HIT = "{mean: 0.90, share_above_95: 0.75}"
 LINE = "tiers: [{gbit_per_s: 10, usd_per_hour: 2.3}, {gbit_per_s: 100, usd_per_hour: 23}]"
@@ -102,7 +103,9 @@ KINDS: list[tuple[str, str, int | None, str, str, str]] = [
     ("tag", changed(("deepseek-v3.2", "!secret x")), 2, "model", "tags are not read", ""),
     ("three sites", changed(("links:", "  - {name: east, chips: [{chip: h20, max: 8}]}\nlinks:")), 9, "sites", "more than two sites are not supported yet", ""),
     ("trace", changed(("output_tokens: 1K", "output_tokens: 1K\n  trace: t.jsonl")), 8, "workload.trace", "not supported yet", ""),
-    ("profit", f"objective: profit\n{SMALL}", 1, "objective", "not supported yet", "goodput"),
+    ("profit without prices", f"objective: profit\n{WITHOUT_PRICES}", 1, "objective", "profit needs prices", "Add prices"),
+    ("profit without prices", f"objective: {{profit: {{max_usd_per_hour: 5}}}}\n{WITHOUT_PRICES}", 1, "objective", "profit needs prices", "goodput"),
+    ("two objectives", f"objective: {{profit: {{}}, goodput: {{}}}}\n{SMALL}", 1, "objective", "more than one", "Keep one"),
     ("two workloads", changed(("workload:", "workloads:\n - {request_rate_per_s: 1, prompt_tokens: 1, output_tokens: 1}\n - {request_rate_per_s: 1, prompt_tokens: 1, output_tokens: 1}\n#"), ("  request_rate_per_s: 10\n  prompt_tokens: 64K\n  output_tokens: 1K\n  prefix_hit_rate: {mean: 0.90, share_above_95: 0.75}\n", "")), 4, "workloads", "not supported yet", ""),
     ("no workload", "model: m\nsites: [{name: a, chips: [{chip: h20, max: 8}]}]", 1, "workload", "is missing", "request_rate_per_s"),
     ("no lengths", changed(("  output_tokens: 1K\n", "")), 4, "workload.output_tokens", "is missing", "output_tokens: 1K"),
