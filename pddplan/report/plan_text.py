@@ -98,13 +98,10 @@ def headline(view: View) -> list[str]:
         return joined([*parts, "no plan found within the time limit"], view.width)
     if result.objective == "profit":
         parts += _profit_parts(result)
-    elif result.objective != "cost" and result.value is not None:
-        parts.append(f"{figure(result.value)} {result.unit}")
-    parts += [
-        *(_money_parts(view) if result.objective != "profit" else []),
-        sections.chip_counts(view, result.roles),
-        line_text(result),
-    ]
+    else:
+        parts += [f"{figure(result.value)} {result.unit}"] if result.objective == "goodput" and result.value else []
+        parts += _money_parts(view)
+    parts += [sections.chip_counts(view, result.roles), line_text(result)]
     if result.status == "unknown":
         parts.append(f"not proven: gap {percent(result.gap)}")
     return joined(parts, view.width)
