@@ -81,8 +81,10 @@ class CostCurve:
 
     def _bounded(self, rate: float, low: float) -> None:
         at = bisect.bisect_left(self.rates, rate)
-        self.rates.insert(at, rate)
-        self.lows.insert(at, max(low, self.lows[at - 1]))
+        if at == len(self.rates) or self.rates[at] != rate:
+            self.rates.insert(at, rate)
+            self.lows.insert(at, self.lows[at - 1])
+        self.lows[at] = max(self.lows[at], low)
         for i in range(at + 1, len(self.lows)):
             self.lows[i] = max(self.lows[i], self.lows[at])
 
@@ -130,7 +132,7 @@ class CostCurve:
             if time.monotonic() > self.deadline:
                 return False
             _, known, first, end = left
-            small_step = known > 0.0 and first - known < STRIDE * (end - known)
+            small_step = 0.0 < known < first and first - known < STRIDE * (end - known)
             rate = (first + end) / 2 if small_step and small_step_before else first
             small_step_before = small_step and not small_step_before
             if self.progress is not None:
@@ -150,9 +152,10 @@ class CostCurve:
                 continue
             first = (floor + low) / usd_per_rps
             if first <= known * (1 + SAME):
-                # the bound at ``known`` is too coarse to settle even that rate: only what is well beyond it
-                first = (known + end) / 2
-                if end - known < FINEST * end:
+                # the bound at ``known`` doesn't settle even that rate: one that was a limit is looked at again with the
+                # new one; what is as good as a search's gap allows only helps well beyond it
+                first = known if known not in self.searches else (known + end) / 2
+                if known in self.searches and end - known < FINEST * end:
                     continue
             yield (usd_per_rps * end - low, known, first, end)
 
