@@ -21,6 +21,7 @@ EXIT_OF_STATUS = {"feasible": 0, "infeasible": 1, "unknown": 3}
 class ObjectiveName(StrEnum):
     cost = "cost"
     goodput = "goodput"
+    profit = "profit"
 
 
 def register(app: typer.Typer) -> None:

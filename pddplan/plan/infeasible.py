@@ -96,9 +96,8 @@ def _over_budget(
     if best is None:
         return (), ()
     enough = math.ceil(best.usd_per_hour * 100) / 100
-    fix = Fix(
-        f"a budget of ${enough:g}/h", (f"objective={{goodput: {{max_usd_per_hour: {enough:g}}}}}",), best.usd_per_hour
-    )
+    budgeted = f"objective={{{context.scenario.objective.name}: {{max_usd_per_hour: {enough:g}}}}}"
+    fix = Fix(f"a budget of ${enough:g}/h", (budgeted,), best.usd_per_hour)
     return (Excuse("budget", best.usd_per_hour, budget, "USD/h"),), (fix,)
 
 

@@ -150,4 +150,5 @@ class PlanResult:
     catalogue_date: str = ""
     bcr: float | None = None  # goodput per USD/h
     cny_per_usd: float | None = None
+    demand_rps: float | None = None  # objective profit: of which ``goodput_rps`` is served
     runner_ups: RunnerUps | None = None  # None: not asked for, ``alternatives`` are what the search met

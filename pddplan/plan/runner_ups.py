@@ -75,7 +75,10 @@ def runner_ups(search: Search, count: int, near: float = NEAR) -> tuple[list[Run
             break
         excluded.add(kind_of(again.best.deployment))
         if not _idle_filter(again.best):
-            found.append(RunnerUp(again.best, again.best.usd_per_hour - again.bound <= GAP * again.best.usd_per_hour))
+            # a network's kind may have a cheaper one: only plans of one pool per role are proven
+            single = not isinstance(again.best.deployment, Network)
+            near_bound = again.best.usd_per_hour - again.bound <= GAP * again.best.usd_per_hour
+            found.append(RunnerUp(again.best, proven=single and near_bound))
     while len(found) < count and not complete:  # the time is over: what has been met
         met = _cheapest_seen(search, budget, excluded)
         if met is None:

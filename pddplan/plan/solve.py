@@ -15,6 +15,7 @@ from pddplan.plan.goodput import solve_goodput
 from pddplan.plan.infeasible import explain_infeasible
 from pddplan.plan.network_search import all_pinned, mixable, search_networks
 from pddplan.plan.options import Shop, build_shop
+from pddplan.plan.profit import solve_profit
 from pddplan.plan.records import PlanResult, Status
 from pddplan.plan.result import (
     architecture_of,
@@ -50,7 +51,7 @@ def solve(
     progress: Progress | None = None,
     top: int | None = None,
 ) -> PlanResult:
-    """Cheapest plan (objective ``cost``) or largest rate (``goodput``) of a scenario.
+    """Cheapest plan (objective ``cost``), largest rate (``goodput``) or largest profit (``profit``) of a scenario.
 
     ``status`` is feasible with gap <= 0.1 % when proven; unknown when the time limit hit first (then with the best
     plan so far and the bound); infeasible with what binds and the nearest fix. Deterministic for equal input.
@@ -61,6 +62,8 @@ def solve(
     context = prepare(scenario)
     if scenario.objective.name == "goodput":
         return replace(solve_goodput(context, deadline, progress, top), seed=seed)
+    if scenario.objective.name == "profit":
+        return replace(solve_profit(context, deadline, progress, top), seed=seed)
     search = cheapest(context, deadline=deadline, progress=progress)
     solved = time.perf_counter()
     result = (

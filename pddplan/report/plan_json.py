@@ -72,6 +72,7 @@ def plan_payload(result: PlanResult) -> dict[str, Any]:
         "revenue": revenue_payload(result.revenue),
         "binding": binding_payload(result),
         "alternatives": [alternative_payload(a) for a in result.alternatives],
+        **({} if result.demand_rps is None else {"demand_rps": finite(result.demand_rps)}),
         **runner_ups_payload(result.runner_ups),
         "reasons": [excuse_payload(excuse) for excuse in result.excuses],
         "fixes": [fix_payload(fix) for fix in result.fixes],

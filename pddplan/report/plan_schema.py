@@ -176,7 +176,7 @@ PLAN: Schema = document(
         "fixes": _FIXES,
         "assumptions": rows(_ASSUMPTION),
     },
-    optional={"runner_ups": _RUNNER_UPS},
+    optional={"runner_ups": _RUNNER_UPS, "demand_rps": NUMBER},  # of which goodput_rps is served, for the profit
 )
 # A feasible plan is whole: it has roles, a cost, and something that binds.
 PLAN["if"] = {"properties": {"status": {"const": "feasible"}}}

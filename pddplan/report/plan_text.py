@@ -9,7 +9,7 @@ import pddplan
 from pddplan.plan.records import PlanResult
 from pddplan.report import plan_sections as sections
 from pddplan.report.excuses import excuse_text, worded
-from pddplan.report.figures import figure, percent, price
+from pddplan.report.figures import cash, exact, figure, percent, price
 from pddplan.report.layout import item, joined, paragraph
 from pddplan.report.marks import LEGEND, explain_lines, summary_lines, times_are_weak, weak_names
 from pddplan.report.plan_view import View, short_names
@@ -66,6 +66,8 @@ def _notes(view: View, *, explain: bool, today: date | None) -> list[str]:
 
 def second_line(result: PlanResult) -> str:
     """The recommendation in plain words. Without a plan: the fix that is nearest, or what is known so far."""
+    if _nothing_pays(result):
+        return worded(result.recommendation)
     if result.status == "infeasible":
         if result.fixes:
             usd = result.fixes[0].usd_per_hour
@@ -83,6 +85,10 @@ def second_line(result: PlanResult) -> str:
 def headline(view: View) -> list[str]:
     """``FEASIBLE  pdd  $163.8/h  $0.068 per M tokens  32 h800 + 64 h20  100 Gbit/s``."""
     result = view.result
+    if _nothing_pays(result):
+        by_now = "no plan earns its cost" if result.status == "infeasible" else "no plan met so far earns its cost"
+        against = f"{cash(result.excuses[0].value)}/h against a revenue of {cash(result.excuses[0].limit)}/h"
+        return paragraph(f"{result.status.upper()}  {by_now}: at best {against}", view.width, hanging=2)
     if result.status == "infeasible":
         first = result.excuses[0] if result.excuses else None
         why = f"no plan holds: {excuse_text(first)}" if first else "no plan holds"
@@ -90,12 +96,29 @@ def headline(view: View) -> list[str]:
     parts = [result.status.upper(), result.architecture or ""]
     if result.status == "unknown" and result.cost is None:
         return joined([*parts, "no plan found within the time limit"], view.width)
-    if result.objective != "cost" and result.value is not None:
-        parts.append(f"{figure(result.value)} {result.unit}")
-    parts += [*_money_parts(view), sections.chip_counts(view, result.roles), line_text(result)]
+    if result.objective == "profit":
+        parts += _profit_parts(result)
+    else:
+        parts += [f"{figure(result.value)} {result.unit}"] if result.objective == "goodput" and result.value else []
+        parts += _money_parts(view)
+    parts += [sections.chip_counts(view, result.roles), line_text(result)]
     if result.status == "unknown":
         parts.append(f"not proven: gap {percent(result.gap)}")
     return joined(parts, view.width)
+
+
+def _nothing_pays(result: PlanResult) -> bool:
+    """Plans hold, but serving nothing leaves more than any of them."""
+    return result.objective == "profit" and result.cost is None and result.value is not None
+
+
+def _profit_parts(result: PlanResult) -> list[str]:
+    """``profit $39.3/h  serves 7.85 of 10 requests/s  cost $218.1/h``."""
+    value, rate = result.value or 0.0, result.cny_per_usd
+    yuan = f" ({cash(value * rate, '¥')}/h)" if rate else ""
+    served = f"serves {figure(result.goodput_rps)} of {exact(result.demand_rps or 0.0)} requests/s"
+    cost = [f"cost {price(result.cost.usd_per_hour, rate, '/h')}"] if result.cost else []
+    return [f"profit {cash(value)}/h{yuan}", served, *cost]
 
 
 def _money_parts(view: View) -> list[str]:

@@ -23,7 +23,7 @@ def structure_problems(document: Document, base_dir: str, check_model: ModelChec
     return [
         *_model(document, base_dir, check_model),
         *workload_problems(document),
-        *_unsupported(document),
+        *_objective(document),
         *_sites(document),
         *_links(document),
         *_roles(document),
@@ -43,13 +43,16 @@ def _model(document: Document, base_dir: str, check_model: ModelCheck | None) ->
     return [p if p.file else document.problem(("model",), p.message, p.fix) for p in wrong]
 
 
-def _unsupported(document: Document) -> list[Problem]:
-    data = document.data
-    problems: list[Problem] = []
-    if data.get("objective") == "profit":
-        fix = "Use cost, or goodput."
-        problems.append(document.problem(("objective",), "the objective profit is not supported yet.", fix))
-    return problems
+def _objective(document: Document) -> list[Problem]:
+    """One objective; without prices nobody knows what is earned."""
+    objective = document.data.get("objective")
+    named = list(objective) if isinstance(objective, dict) else [objective]
+    if len(named) > 1:
+        return [document.problem(("objective",), "more than one objective.", "Keep one of them.")]
+    if named != ["profit"] or document.data.get("prices") is not None:
+        return []
+    fix = "Add prices: {input_usd_per_mtok: 0.55, output_usd_per_mtok: 2.19}, or use cost or goodput."
+    return [document.problem(("objective",), "profit needs prices, and there are none.", fix)]
 
 
 def site_names(data: dict[str, Any]) -> list[str]:

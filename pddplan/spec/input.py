@@ -66,13 +66,14 @@ class ExchangeInput(Strict):
     cny_per_usd: Positive = Field(description="Then any usd key may be written with cny.")
 
 
-class GoodputInput(Strict):
+class BudgetInput(Strict):
     max_usd_per_hour: Positive | None = Field(None, description="Budget; without it the chips are the limit.")
 
 
 class ObjectiveInput(Strict):
     plain: Literal["cost", "goodput", "profit"] | None = Field(None, alias="=")
-    goodput: GoodputInput | None = Field(None, description="Most requests per second for a budget.")
+    goodput: BudgetInput | None = Field(None, description="Most requests per second for a budget.")
+    profit: BudgetInput | None = Field(None, description="Most revenue less cost within a budget.")
 
 
 class RoleCounts(Strict):

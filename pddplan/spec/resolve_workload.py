@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from pddplan.spec.input import PricesInput, RoleCounts, RoleShares, ScenarioInput, SloInput, WorkloadInput
 from pddplan.spec.issues import KeyPath, format_key
@@ -193,9 +193,12 @@ def resolve_objective(given: ScenarioInput, notes: Notes) -> Objective:
     objective = given.objective
     if objective is None:
         return Objective(name=_default_objective(notes))
-    if "goodput" in objective.model_fields_set:
-        budget = objective.goodput.max_usd_per_hour if objective.goodput is not None else None
-        return Objective(name="goodput", max_usd_per_hour=budget)
+    budgeted: tuple[Literal["goodput", "profit"], ...] = ("goodput", "profit")
+    for name in budgeted:
+        if name in objective.model_fields_set:
+            given_budget = getattr(objective, name)
+            budget = given_budget.max_usd_per_hour if given_budget is not None else None
+            return Objective(name=name, max_usd_per_hour=budget)
     return Objective(name=objective.plain or _default_objective(notes))
 
 

@@ -106,6 +106,73 @@ def test_objective_flag_keeps_the_budget_of_the_same_objective(solver: Install, 
     assert second.name == "cost"
 
 
+FLEET = """
+name: fleet
+model: llama-3.1-8b
+workload: {request_rate_per_s: 40, prompt_tokens: 2048, output_tokens: 256, prefix_hit_rate: 0.5}
+sites:
+  - name: here
+    roles: [prefill, main_decode]
+    chips:
+      - chip: h100
+        max: 400
+        usd_per_hour: 2
+        measured:
+          prefill: {chips_per_instance: 8, tokens_per_s: 20000}
+          main_decode: {chips_per_instance: 8, tokens_per_s: 3000}
+"""
+PRICES = "prices: {input_usd_per_mtok: 0.2, cached_input_usd_per_mtok: 0.02, output_usd_per_mtok: 2.4}\n"
+
+
+def test_profit_serves_the_share_that_pays_best(tmp_path: Path, capsys: Captured) -> None:
+    """The real solver, in text and JSON."""
+    path = tmp_path / "fleet.yaml"
+    path.write_text(FLEET + PRICES)
+    command = ["solve", str(path), "--objective", "profit", "-q"]
+    assert main([*command, "--json"]) == 0
+    payload = json.loads(capsys.readouterr().out)
+    Draft202012Validator(SCHEMAS["plan"]).validate(payload)
+    objective = payload["objective"]
+    assert (objective["name"], objective["unit"]) == ("profit", "USD/h")
+    assert objective["value"] == pytest.approx(payload["revenue"]["margin_usd_per_hour"])
+    assert objective["value"] <= objective["bound"] and 0 <= objective["gap"] <= 1e-3
+    assert 0 < payload["goodput_rps"] < payload["demand_rps"] == 40
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    first, second = text.splitlines()[:2]
+    assert first.startswith(
+        "FEASIBLE  pd_one_site  profit $26.3/h  serves 35.2 of 40 requests/s  cost $80.0/h  40 h100"
+    )
+    assert second.startswith("Serve 35.2 of 40 requests/s (88%): more would cost more than it earns; profit $26.3/h")
+
+
+def test_profit_where_nothing_pays(tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(FLEET + PRICES)
+    command = ["solve", str(path), "--objective", "profit", "-q", "--set", "prices.output_usd_per_mtok=0.1"]
+    assert main([*command, "--json"]) == 1
+    payload = json.loads(capsys.readouterr().out)
+    Draft202012Validator(SCHEMAS["plan"]).validate(payload)
+    assert payload["status"] == "infeasible" and payload["roles"] == [] and payload["goodput_rps"] == 0
+    assert payload["objective"]["value"] == 0 and payload["reasons"][0]["constraint"] == "cost_against_revenue"
+    (change,) = payload["fixes"][0]["overrides"]
+    assert main(command) == 1
+    text = capsys.readouterr().out
+    assert text.startswith("INFEASIBLE  no plan earns its cost: at best ")
+    assert "breaks even with output at $1.59 per M tokens (now 0.1)" in " ".join(text.split())
+    assert main([*command, "--set", change]) == 0
+
+
+@pytest.mark.parametrize("asked", [["--objective", "profit"], ["--set", "objective=profit"]])
+def test_profit_needs_prices(tmp_path: Path, capsys: Captured, asked: list[str]) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(FLEET)
+    assert main(["solve", str(path), *asked]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and len(captured.err.splitlines()) == 1
+    assert "objective: profit needs prices" in captured.err and "Add prices: {input_usd_per_mtok" in captured.err
+
+
 def test_load_time_is_added(solver: Install, scenario_file: Path, capsys: Captured) -> None:
     solver()
     main(["solve", str(scenario_file), "--json"])

@@ -81,7 +81,7 @@ def compare(seed: int) -> list[Result]:
     scenario = world(seed)
     results = []
     for near in (NEAR, WIDE) if seed < WIDE_WORLDS else (NEAR,):
-        search = cheapest(prepare(scenario))
+        search = cheapest(prepare(scenario), networks="never")
         if search.best is None:
             return []
         best = search.best.usd_per_hour

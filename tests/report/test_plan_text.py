@@ -238,6 +238,25 @@ def test_goodput_leads_where_it_is_the_objective() -> None:
     assert first.startswith("FEASIBLE  pdd  11.6 requests/s  $163.8/h")
 
 
+def test_profit_leads_with_what_is_served() -> None:
+    sold = replace(plans.feasible(), objective="profit", value=39.31, goodput_rps=7.852, demand_rps=10.0)
+    assert shown(sold).startswith("FEASIBLE  pdd  profit $39.3/h  serves 7.85 of 10 requests/s  cost $163.8/h")
+    assert "profit -$2.00/h  serves" in shown(replace(sold, value=-2.0))
+    assert "profit $39.3/h (¥283.0/h)  serves" in shown(replace(sold, cny_per_usd=7.2))
+
+
+def test_where_nothing_pays_cost_stands_against_revenue() -> None:
+    excuse = Excuse("cost_against_revenue", 112.0, 28.8, "USD/h")
+    fix = Fix("output tokens at $3.86 per million (now 0.1)", ("prices={output_usd_per_mtok: 3.86}",), 112.0)
+    refused = replace(plans.infeasible(), objective="profit", value=0.0, bound=0.05, gap=1e-4, goodput_rps=0.0)
+    refused = replace(refused, excuses=(excuse,), fixes=(fix,), recommendation="At these prices no plan pays.")
+    lines = shown(refused).splitlines()
+    assert lines[0] == "INFEASIBLE  no plan earns its cost: at best $112.0/h against a revenue of $28.8/h"
+    assert lines[1] == "At these prices no plan pays."
+    assert "    --set 'prices={output_usd_per_mtok: 3.86}'" in lines
+    assert shown(replace(refused, status="unknown")).startswith("UNKNOWN  no plan met so far earns its cost")
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     width=st.integers(80, 100),

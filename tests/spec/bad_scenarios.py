@@ -30,6 +30,7 @@ def mixed(*pairs: tuple[str, str]) -> str:
 
 
 WITHOUT_LINKS = SMALL[: SMALL.index("links:")] + SMALL[SMALL.index("slo:") :]
+WITHOUT_PRICES = SMALL[: SMALL.index("prices:")]
 H20 = "chip: nvidia-h20-96g"
 HIT = "{mean: 0.90, share_above_95: 0.75}"
 LINE = "tiers: [{gbit_per_s: 10, usd_per_hour: 2.3}, {gbit_per_s: 100, usd_per_hour: 23}]"
@@ -117,7 +118,6 @@ KINDS: list[tuple[str, str, int | None, str, str, str]] = [
     ("tag", changed(("deepseek-v3.2", "!secret x")), 2, "model", "tags are not read", ""),
     ("third site without a line", changed(("links:", "  - {name: east, roles: [prefill], chips: [{chip: h20, max: 8}]}\nlinks:")), 16, "links", "no link between west (main_decode) and east (prefill)", "between: [west, east]"),
     ("trace", changed(("output_tokens: 1K", "output_tokens: 1K\n  trace: t.jsonl")), 8, "workload.trace", "not supported yet", ""),
-    ("profit", f"objective: profit\n{SMALL}", 1, "objective", "not supported yet", "goodput"),
     ("empty list", changed(("workload:", "workloads: []\n#"), (WORK, "")), 4, "workloads", "holds no entries", "one workload"),
     ("workload twice", changed(("sites:", "workloads: [{request_rate_per_s: 1, prompt_tokens: 1K, output_tokens: 1K}]\nsites:")), 9, "workloads", "stands beside workload", "one of them"),
     ("no name", mixed(("name: chat, ", "")), 6, "workloads[1].name", "is missing", "name: chat"),
@@ -131,6 +131,9 @@ KINDS: list[tuple[str, str, int | None, str, str, str]] = [
     ("two forecasts", mixed(("output_tokens: 1K", "output_tokens: 1K, output_forecast: {recall: 0.9}"), ("output_tokens: 300", "output_tokens: 300, output_forecast: {recall: 0.8}")), 6, "workloads[1].output_forecast", "workloads[0].output_forecast (line 5) says another", "the same in each"),
     ("pinned for one", mixed(("output_tokens: 1K", "output_tokens: 1K, decode_prefix_hit_rate: 0.8")), 6, "workloads[1].decode_prefix_hit_rate", "is missing, but workloads[0].decode_prefix_hit_rate (line 5) pins it", "in each, or in none"),
     ("nothing at the peak", mixed(("request_rate_per_s: 10", "request_rate_per_s: 0.5"), ("output_tokens: 1K", f"output_tokens: 1K, hourly_load: {[1] * 12 + [2] + [1] * 11}"), ("output_tokens: 300", f"output_tokens: 300, hourly_load: {[1] * 12 + [0] + [0.1] * 11}")), 6, "workloads[1].hourly_load", "leaves 0 requests/s in hour 12", "above 0"),
+    ("profit without prices", f"objective: profit\n{WITHOUT_PRICES}", 1, "objective", "profit needs prices", "Add prices"),
+    ("profit without prices", f"objective: {{profit: {{max_usd_per_hour: 5}}}}\n{WITHOUT_PRICES}", 1, "objective", "profit needs prices", "goodput"),
+    ("two objectives", f"objective: {{profit: {{}}, goodput: {{}}}}\n{SMALL}", 1, "objective", "more than one", "Keep one"),
     ("no workload", "model: m\nsites: [{name: a, chips: [{chip: h20, max: 8}]}]", 1, "workload", "is missing", "request_rate_per_s"),
     ("no lengths", changed(("  output_tokens: 1K\n", "")), 4, "workload.output_tokens", "is missing", "output_tokens: 1K"),
     ("empty file", "", None, "", "is empty", "pddplan init"),
