@@ -40,22 +40,27 @@ class Plan:
 
 def world(seed: int) -> Scenario:
     """A scenario drawn from ``seed``; its latency limits lie around what one of its own plans reaches."""
+    return load_world(world_data(seed))
+
+
+def world_data(seed: int) -> dict[str, Any]:
+    """The same as a person would write it."""
     rng = np.random.default_rng(seed)
     data = _without_limits(rng)
-    scenario = _load(data)
+    scenario = load_world(data)
     context = prepare(scenario)
     data["workload"]["request_rate_per_s"] = float(f"{_rate(rng, context):.3g}")
     data["slo"] = {"tpot_ms": {_pick(rng, ["p50", "p90", "p99"]): float(f"{_tpot_ms(rng, context):.3g}")}}
     if rng.random() < 0.15:
         del data["slo"]
-    context = prepare(_load(data))
+    context = prepare(load_world(data))
     limits = _ttft_limits(rng, context)
     if limits:
         data.setdefault("slo", {})["ttft_s"] = limits
-    return _load(data)
+    return data
 
 
-def _load(data: dict[str, Any]) -> Scenario:
+def load_world(data: dict[str, Any]) -> Scenario:
     return load_scenario_text(yaml.safe_dump(data, sort_keys=False), "world.yaml")
 
 
