@@ -124,10 +124,37 @@ def test_add_names_every_slip_with_its_line(tmp_path: Path, capsys: Captured) ->
     captured = capsys.readouterr()
     assert captured.out == ""
     places = [line.split(" ")[0] for line in captured.err.splitlines()]
-    assert places == [f"{path}:2:", f"{path}:3:", f"{path}:4:"]
+    assert places == [f"{path}:2:", f"{path}:3:", f"{path}:4:", f"{path}:", f"{path}:"]
     assert main(["hardware", "add", str(path), "--json"]) == 2
     captured = capsys.readouterr()
-    assert captured.out == "" and [e["line"] for e in json.loads(captured.err)["errors"]] == [2, 3, 4]
+    assert captured.out == "" and [e["line"] for e in json.loads(captured.err)["errors"]] == [2, 3, 4, None, None]
+
+
+def test_add_tells_everything_in_one_run_in_the_order_of_the_file(tmp_path: Path, capsys: Captured) -> None:
+    """A missing name hides nothing, nor does a number beyond all measure; what is nowhere in the file comes last."""
+    path = tmp_path / "x.yaml"
+    path.write_text("foo: 1\nmemory_gb: 1e30\nname:\nfp8_tflops: fast\nprice: {usd_per_hour: -1}\n")
+    assert main(["hardware", "add", str(path)]) == 2
+    told = [line.removeprefix(str(path)).split(" ")[:2] for line in capsys.readouterr().err.splitlines()]
+    assert told == [
+        [":1:", "foo:"],
+        [":2:", "memory_gb:"],
+        [":3:", "name:"],
+        [":4:", "fp8_tflops:"],
+        [":5:", "price.usd_per_hour:"],
+        [":", "memory_gb_per_s:"],
+        [":", "interconnect_gb_per_s:"],
+    ]
+
+
+def test_add_without_a_name_is_incomplete_as_without_a_number(tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(FOUR.replace("name: Acme One\n", "").replace("memory_gb: 96\n", "").replace("s: 200\n", "s: 4000\n"))
+    assert main(["hardware", "add", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["id"], found["status"], found["plannable"]) == ("x", "incomplete", False)
+    assert found["missing"] == ["name", "memory_gb"]
+    assert {f["kind"] for f in found["findings"]} >= {"missing", "implausible"}
 
 
 def test_a_checked_file_serves_in_a_scenario(tmp_path: Path, scenario_file: Path) -> None:
