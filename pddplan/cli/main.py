@@ -105,8 +105,20 @@ def _placed(problem: Problem, arguments: Sequence[str]) -> Problem:
     """What isn't about a file is about an argument: the command stands in the file's place."""
     if problem.file:
         return problem
-    command = [a for a in arguments if not a.startswith("-")][:-1]
-    return replace(problem, file=" ".join(["pddplan", *command]), key="")
+    return replace(problem, file=" ".join(["pddplan", *_command_words(arguments)]), key="")
+
+
+def _command_words(arguments: Sequence[str]) -> list[str]:
+    """The names of the command in a command line, without its own arguments: ``hardware show``."""
+    words: list[str] = []
+    known = getattr(command(), "commands", {})
+    for word in arguments:
+        if word in known:
+            words.append(word)
+            known = getattr(known[word], "commands", {})
+        elif not word.startswith("-"):
+            break
+    return words
 
 
 def _usage_problem(error: Exception, arguments: Sequence[str]) -> Problem:

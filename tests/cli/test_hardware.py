@@ -82,6 +82,21 @@ def test_show_is_against_the_h100_unless_said_otherwise(capsys: Captured) -> Non
     assert "against amd-mi300x" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("command", "place"),
+    [
+        (["h20", "--against", "nope"], "pddplan hardware show: --against: no chip 'nope'"),
+        (["nope", "--against", "h20"], "pddplan hardware show: no chip 'nope'"),
+        (["--against", "h20", "nope"], "pddplan hardware show: no chip 'nope'"),
+    ],
+    ids=" ".join,
+)
+def test_an_unknown_chip_is_blamed_where_it_stands(command: list[str], place: str, capsys: Captured) -> None:
+    assert main(["hardware", "show", *command]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.startswith(place) and "h20" not in captured.err
+
+
 @pytest.mark.parametrize("command", [["show", "trainium"], ["show", "h20", "--against", "trainium"]], ids=" ".join)
 def test_a_name_of_two_chips_names_both(command: list[str], capsys: Captured) -> None:
     assert main(["hardware", *command]) == 2
