@@ -164,7 +164,9 @@ def test_add_tells_everything_in_one_run_in_the_order_of_the_file(tmp_path: Path
 
 def test_add_without_a_name_is_incomplete_as_without_a_number(tmp_path: Path, capsys: Captured) -> None:
     path = tmp_path / "x.yaml"
-    path.write_text(FOUR.replace("name: Acme One\n", "").replace("memory_gb: 96\n", "").replace("s: 200\n", "s: 4000\n"))
+    path.write_text(
+        FOUR.replace("name: Acme One\n", "").replace("memory_gb: 96\n", "").replace("s: 200\n", "s: 4000\n")
+    )
     assert main(["hardware", "add", str(path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["id"], found["status"], found["plannable"]) == ("x", "incomplete", False)
