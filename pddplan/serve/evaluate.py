@@ -237,6 +237,7 @@ def _pools(context: Context, deployment: Deployment, stage: PrefillStage, flow: 
             main.occupancy.batch if math.isfinite(main.occupancy.tpot_s) else math.nan,
             main.occupancy.tpot_s,
             deployment.main.decode.utilization(max(main.occupancy.batch, 1e-6), main.context),
+            main.slot_room,
         ),
     }
     if deployment.relay is not None and flow.relay is not None:
@@ -247,5 +248,6 @@ def _pools(context: Context, deployment: Deployment, stage: PrefillStage, flow: 
             batch,
             flow.relay.tau_s,
             deployment.relay.decode.utilization(max(batch, 1e-6), flow.relay.context, min(batch, 1.0)),
+            flow.relay.slots.room(flow.relay.requests, 1.0, ADMISSION_EPSILON),
         )
     return loads
