@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pddplan.cli.completion import chip_names, scenario_files
 from pddplan.cli.options import Json, Quiet, Version, command_group
 from pddplan.cli.output import emit, emit_json, text_width
+from pddplan.errors import InputError
+
+if TYPE_CHECKING:
+    from pddplan.spec.types import Chip
 
 
 def register(app: typer.Typer) -> None:
@@ -106,11 +111,22 @@ def show_chip(
     from pddplan.report.chips_json import chip_payload
     from pddplan.spec.catalogue import load_chip
 
-    found, reference = load_chip(chip), load_chip(against)
+    found, reference = load_chip(chip), _reference(against)
     if as_json:
         emit_json(chip_payload(found, reference))
     else:
         emit(render_chip(found, reference, text_width()))
+
+
+def _reference(name: str) -> Chip:
+    """The chip of ``--against``; what is wrong with its name is said of the option, not of the chip shown."""
+    from pddplan.spec.catalogue import load_chip
+
+    try:
+        return load_chip(name)
+    except InputError as error:
+        here = "pddplan hardware show"
+        raise InputError([p if p.file else replace(p, file=here, key="--against") for p in error.problems]) from None
 
 
 def add_chip(

@@ -82,17 +82,38 @@ def main(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED
+    except OSError as error:
+        if not _asks_for_completion(arguments):
+            return _internal_error(error, as_json)
+        fix = "Put what pddplan --show-completion prints where your shell reads it."
+        message = f"the completion can't be installed: {_reason(error)}."
+        report_problems([Problem(message, file="pddplan --install-completion", fix=fix)], as_json=as_json)
+        return 2
     except Exception as error:  # the boundary: a person gets one line, never a traceback
-        if os.environ.get("PDDPLAN_DEBUG"):
-            traceback.print_exc()
-        message = f"internal error: {type(error).__name__}: {' '.join(str(error).split())}."
-        report_problems([Problem(message, file="pddplan", fix=f"Please report it at {REPORT_AT}.")], as_json=as_json)
-        return 3
+        return _internal_error(error, as_json)
     if code == INTERRUPTED:  # the library has turned Ctrl-C into this code already
         print("Interrupted.", file=sys.stderr)
-    if code and any(a.partition("=")[0] in COMPLETION for a in arguments):
+    if code and _asks_for_completion(arguments):
         return 2  # a shell that isn't supported, said by the library
     return code if isinstance(code, int) else 0
+
+
+def _asks_for_completion(arguments: Sequence[str]) -> bool:
+    return any(a.partition("=")[0] in COMPLETION for a in arguments)
+
+
+def _internal_error(error: Exception, as_json: bool) -> int:
+    if os.environ.get("PDDPLAN_DEBUG"):
+        traceback.print_exc()
+    message = f"internal error: {type(error).__name__}: {' '.join(str(error).split())}."
+    report_problems([Problem(message, file="pddplan", fix=f"Please report it at {REPORT_AT}.")], as_json=as_json)
+    return 3
+
+
+def _reason(error: OSError) -> str:
+    """``/home/x/.bashrc: Permission denied``, without the number."""
+    reason = error.strerror or type(error).__name__
+    return f"{error.filename}: {reason}" if error.filename else reason
 
 
 def _keep_stderr_clean() -> None:
@@ -105,8 +126,20 @@ def _placed(problem: Problem, arguments: Sequence[str]) -> Problem:
     """What isn't about a file is about an argument: the command stands in the file's place."""
     if problem.file:
         return problem
-    command = [a for a in arguments if not a.startswith("-")][:-1]
-    return replace(problem, file=" ".join(["pddplan", *command]), key="")
+    return replace(problem, file=" ".join(["pddplan", *_command_words(arguments)]), key="")
+
+
+def _command_words(arguments: Sequence[str]) -> list[str]:
+    """The names of the command in a command line, without its own arguments: ``hardware show``."""
+    words: list[str] = []
+    known = getattr(command(), "commands", {})
+    for word in arguments:
+        if word in known:
+            words.append(word)
+            known = getattr(known[word], "commands", {})
+        elif not word.startswith("-"):
+            break
+    return words
 
 
 def _usage_problem(error: Exception, arguments: Sequence[str]) -> Problem:

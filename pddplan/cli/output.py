@@ -7,12 +7,14 @@ import os
 import shutil
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import Any, TextIO
 
 from pddplan.errors import InputError, Problem
 
 NARROWEST, WIDEST = 60, 100
+HANGING = "    "  # before the later lines of a message
 # For a stream whose encoding lacks these signs; each as wide as what it stands for, so that columns stay aligned.
 _PLAIN = str.maketrans({"█": "#", "–": "-", "…": "~", "×": "x", "·": "-", "≥": ">", "≤": "<", "→": ">", "’": "'"})
 
@@ -47,12 +49,37 @@ def to_json(payload: dict[str, Any]) -> str:
 def note(text: str, *, quiet: bool = False) -> None:
     """A remark to the person, on stderr."""
     if not quiet:
-        emit(text, sys.stderr)
+        tell(text)
+
+
+def tell(text: str) -> None:
+    """One message on stderr: wrapped at words on a terminal; one line anywhere else, for what reads ``file:line:``."""
+    if sys.stderr.isatty():
+        # a path or a command is left whole, to be copied
+        lines = textwrap.wrap(
+            text, _stderr_width(), subsequent_indent=HANGING, break_long_words=False, break_on_hyphens=False
+        )
+        text = "\n".join(lines)
+    emit(text, sys.stderr)
 
 
 def text_width() -> int:
     """Columns to write for: the terminal's within 60…100; 100 where there is none."""
-    return max(NARROWEST, min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns))
+    return _readable(shutil.get_terminal_size((WIDEST, 24)).columns)
+
+
+def _stderr_width() -> int:
+    """The same for stderr, which may be a terminal where stdout isn't."""
+    if os.environ.get("COLUMNS"):
+        return text_width()
+    try:
+        return _readable(os.get_terminal_size(sys.stderr.fileno()).columns or WIDEST)
+    except (OSError, ValueError):
+        return WIDEST
+
+
+def _readable(columns: int) -> int:
+    return max(NARROWEST, min(WIDEST, columns))
 
 
 def is_rich_terminal(stream: TextIO) -> bool:

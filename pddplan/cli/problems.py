@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from pddplan.cli.output import emit, emit_json
+from pddplan.cli.output import emit_json, tell
 from pddplan.errors import Problem
 from pddplan.report.error_json import error_payload
 
@@ -15,4 +15,4 @@ def report_problems(problems: Iterable[Problem], *, as_json: bool) -> None:
         emit_json(error_payload(problems), sys.stderr)
         return
     for problem in problems:
-        emit(str(problem), sys.stderr)
+        tell(str(problem))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from dataclasses import replace
 
@@ -25,6 +26,8 @@ def search_aggregated(search: Search) -> float:
 def least_feasible(search: Search, option: PoolOption) -> Found | None:
     """Smallest count of an option that holds every row, None if even all its chips don't, or the least that may is too
     dear to be the answer or worth a mention beside it."""
+    if not _worth_a_look(search, option):
+        return None
     low, high = option.min_instances - 1, option.min_instances
     found = _attempt(search, option, high)
     while not found.evaluation.feasible:
@@ -40,6 +43,17 @@ def least_feasible(search: Search, option: PoolOption) -> Found | None:
         else:
             low = middle
     return found
+
+
+def _worth_a_look(search: Search, option: PoolOption) -> bool:
+    """Where only a budget is to be met: whether the most instances within it hold; if not, no fewer do."""
+    budget = search.budget_usd_per_hour
+    if search.best is not None or math.isinf(budget):
+        return True
+    # the rent rises with the count: the last one at or below the budget
+    counts = range(option.min_instances, option.max_instances + 1)
+    within = bisect.bisect_right(counts, search.limit, key=option.rent_usd_per_hour)
+    return within > 0 and _attempt(search, option, counts[within - 1]).evaluation.feasible
 
 
 def _attempt(search: Search, option: PoolOption, count: int) -> Found:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 from pddplan.economics.cost import chips_by_offer, paid_by_chip
 from pddplan.plan.infeasible import nearest_excuses, refusal, try_largest
+from pddplan.plan.network_search import mixable, search_networks
 from pddplan.plan.records import Architecture, PlanResult
-from pddplan.plan.solve import cheapest, feasible_result, prepare
+from pddplan.plan.solve import cheapest, chips_run_short, feasible_result, prepare
 from pddplan.plan.state import GAP, Found, Search
 from pddplan.plan.turning import Plans, Priced, Side, TurnsAt, turning_point
 from pddplan.plan.variants import (
@@ -22,6 +23,7 @@ from pddplan.plan.variants import (
     variants,
     with_chunk,
 )
+from pddplan.plan.workbench import Workbench
 from pddplan.spec.types import Scenario
 
 Progress = Callable[[str], None]
@@ -94,18 +96,23 @@ def compare(
     limit_s = math.inf if time_limit_s is None else time_limit_s
     scenario = replace(scenario, objective=replace(scenario.objective, name="cost", max_usd_per_hour=None))
     rows: list[Compared] = []
+    bench = Workbench(prepare)
     found = variants(scenario)
     for architecture in ARCHITECTURES:
         for hypothetical in (False, True):
             group = [v for v in found if (v.architecture, v.hypothetical) == (architecture, hypothetical)]
-            if group:
+            deadline = time.monotonic() + limit_s
+            real = next((r for r in rows if r.architecture == architecture), None)
+            if group and real is not None:
+                more = _says_more(bench, group, real, seed, deadline, progress)
+                rows += [more] if more is not None else []
+            elif group:
                 less = next((r for r in rows if r.architecture == LESS.get(architecture) and r.holds), None)
-                rows.append(_best(group, less, seed, time.monotonic() + limit_s, progress))
-    rows = [row for row in rows if not row.hypothetical or _says_more(row, rows)]
+                rows.append(_best(bench, group, less, seed, deadline, progress))
     made = Comparison(tuple(rows), _cheapest(rows), None, scenario)
     if made.split is None or made.whole is None:
         return made
-    return replace(made, turns_at=_turning(made, time.monotonic() + limit_s, progress))
+    return replace(made, turns_at=_turning(bench, made, time.monotonic() + limit_s, progress))
 
 
 def _cheapest(rows: Sequence[Compared]) -> Compared | None:
@@ -117,26 +124,41 @@ def _cheapest(rows: Sequence[Compared]) -> Compared | None:
     return next(row for row in holding if row.usd_per_hour <= least * (1 + GAP))
 
 
-def _says_more(row: Compared, rows: Sequence[Compared]) -> bool:
-    """Whether all chips in one place do better than any single site."""
-    alone = next((r for r in rows if r.architecture == row.architecture and not r.hypothetical), None)
-    if alone is None:
-        return True
-    return (
-        row.result.cost is not None
-        and not row.needs
-        and (not alone.holds or row.usd_per_hour < alone.usd_per_hour * (1 - GAP))
-    )
+def _says_more(
+    bench: Workbench,
+    group: Sequence[Variant],
+    real: Compared,
+    seed: int,
+    deadline: float,
+    progress: Progress | None,
+) -> Compared | None:
+    """All chips in one place where that does better than any single site, ``real``; else it isn't worth a row."""
+
+    def solved(budget_usd_per_hour: float) -> Compared | None:
+        return _solved(bench, group, None, budget_usd_per_hour, deadline, progress, lambda scenario: scenario)[0]
+
+    # within the budget first, as most don't; a row then has its runner-ups beyond it as well
+    found = solved(real.usd_per_hour) if real.holds else solved(math.inf)
+    if found is not None and real.holds:
+        found = solved(math.inf)
+    if found is None or (real.holds and found.usd_per_hour >= real.usd_per_hour * (1 - GAP)):
+        return None
+    return replace(found, result=replace(found.result, seed=seed))
 
 
 def _best(
-    group: Sequence[Variant], less: Compared | None, seed: int, deadline: float, progress: Progress | None
+    bench: Workbench,
+    group: Sequence[Variant],
+    less: Compared | None,
+    seed: int,
+    deadline: float,
+    progress: Progress | None,
 ) -> Compared:
     """Cheapest plan of a group, that of ``less`` where nothing is cheaper; without one, the cheapest with many times
     the chips; else what stands in its way."""
-    found, first = _solved(group, less, deadline, progress, lambda scenario: scenario)
+    found, first = _solved(bench, group, less, math.inf, deadline, progress, lambda scenario: scenario)
     if found is None:
-        found, _ = _solved(group, None, deadline, progress, unlimited)
+        found, _ = _solved(bench, group, None, math.inf, deadline, progress, unlimited)
     if found is not None:
         return replace(found, architecture=group[0].architecture, result=replace(found.result, seed=seed))
     if first.complete:
@@ -147,41 +169,55 @@ def _best(
 
 
 def _solved(
+    bench: Workbench,
     group: Sequence[Variant],
     less: Compared | None,
+    budget_usd_per_hour: float,
     deadline: float,
     progress: Progress | None,
     change: Callable[[Scenario], Scenario],
 ) -> tuple[Compared | None, Search]:
-    """Cheapest plan over the places and chunk budgets of a group, None where none holds; and the first search, in the
-    first place with the scenario's own chunk budget."""
+    """Cheapest plan over the places and chunk budgets of a group, None where none holds below the budget; and the first
+    search, in the first place with the scenario's own chunk budget."""
     best, proven = less, True
     first: Search | None = None
+    winner: tuple[Search, Variant, int] | None = None
     for variant in group:
         for chunk in chunk_budgets(variant):
             if progress is not None:
                 progress(f"{variant.architecture} in {variant.where}, chunks of {chunk} tokens")
-            context = prepare(with_chunk(change(variant.scenario), chunk))
-            limit = math.inf if best is None else best.usd_per_hour * (1 - GAP)
-            search = cheapest(context, limit, deadline)
+            context, shop = bench.set_up(with_chunk(change(variant.scenario), chunk))
+            limit = (budget_usd_per_hour if best is None else best.usd_per_hour) * (1 - GAP)
+            search = cheapest(context, limit, deadline, shop=shop, networks="if_none" if best is None else "never")
             first = first or search
             proven = proven and search.complete
-            if search.best is None:
-                continue
-            used = chips_by_offer(context.scenario, search.best.deployment)
-            limits = {o.key: o.max_chips for site in variant.scenario.sites for o in site.offers}
-            needs = tuple(
-                Need(offer.chip.id, chips, limits[key])
-                for key, (offer, _, chips) in used.items()
-                if chips > limits[key]
-            )
-            result = feasible_result(context, search, search.best)
-            priced = _priced(context.scenario, search.best)
-            best = Compared(variant.architecture, variant.where, variant.hypothetical, chunk, result, priced, needs)
+            if search.best is not None:
+                winner = search, variant, chunk
+                best = _compared(*winner)
     assert first is not None
+    if winner is not None and mixable(winner[0].shop) and chips_run_short(winner[0]):
+        # several pools in a role, for the best place and chunks alone
+        known = winner[0].best
+        search_networks(winner[0])
+        best = best if winner[0].best is known else _compared(*winner)
     if best is not None and not proven:
         best = replace(best, result=replace(best.result, status="unknown", bound=None, gap=None))
     return best, first
+
+
+def _compared(search: Search, variant: Variant, chunk_tokens: int) -> Compared:
+    """The best plan of a search as a row."""
+    assert search.best is not None
+    context = search.context
+    used = chips_by_offer(context.scenario, search.best.deployment)
+    limits = {o.key: o.max_chips for site in variant.scenario.sites for o in site.offers}
+    needs = tuple(
+        Need(offer.chip.id, chips, limits[key]) for key, (offer, _, chips) in used.items() if chips > limits[key]
+    )
+    result = feasible_result(context, search, search.best)
+    priced = _priced(context.scenario, search.best)
+    place = (variant.architecture, variant.where, variant.hypothetical)
+    return Compared(*place, chunk_tokens, result, priced, needs)
 
 
 def _priced(scenario: Scenario, found: Found) -> Priced:
@@ -189,7 +225,7 @@ def _priced(scenario: Scenario, found: Found) -> Priced:
     return Priced(found.usd_per_hour, paid_by_chip(scenario, found.deployment), links)
 
 
-def _turning(made: Comparison, deadline: float, progress: Progress | None) -> TurnsAt | None:
+def _turning(bench: Workbench, made: Comparison, deadline: float, progress: Progress | None) -> TurnsAt | None:
     """At which price the recommendation would change sides, the plans found anew at each price on the way."""
     sides: dict[Side, list[Compared]] = {
         "split": [row for row in made.rows if row.holds and row.architecture not in ONE_SITE],
@@ -211,8 +247,8 @@ def _turning(made: Comparison, deadline: float, progress: Progress | None) -> Tu
             for way in variants(changed):
                 if way.hypothetical or way.architecture not in budgets:
                     continue
-                context = prepare(with_chunk(way.scenario, budgets[way.architecture]))
-                search = cheapest(context, least, deadline, progress)
+                context, shop = bench.set_up(with_chunk(way.scenario, budgets[way.architecture]))
+                search = cheapest(context, least, deadline, progress, shop, networks="never")
                 if search.best is not None:
                     least = search.best.usd_per_hour
                     found[side].append(_priced(context.scenario, search.best))

@@ -37,7 +37,7 @@ ROLE_WORDS = {
 def bindings(context: Context, deployment: Plan, evaluation: Evaluation) -> tuple[Binding, ...]:
     """For each pool and line: take one unit away; the row that then breaks is what binds it.
 
-    Slack is the room that row has in this plan, relative to its limit.
+    Slack is the room that row has in this plan, relative to its limit; of a row of slots the room in load.
     """
     found: list[Binding] = []
     for pool in deployment.pools:
@@ -93,7 +93,7 @@ def _phrase(excuse: Excuse) -> str:
     """``ttft_p90 would be 9.1 s (limit 8 s)``; probabilities and loads in their own words."""
     if excuse.unit == "s":
         return f"{excuse.name} would be {excuse.value:.3g} s (limit {excuse.limit:.3g} s)"
-    if excuse.constraint.endswith("_slots"):
+    if excuse.constraint.endswith("_slots") and excuse.limit < 1:  # a share of requests, not a batch
         return (
             f"{excuse.value:.0%} of requests would wait for a slot ({excuse.unit} sets them; limit {excuse.limit:.0%})"
         )
@@ -109,7 +109,11 @@ def _slack(evaluation: Evaluation, excuse: Excuse) -> float:
     if excuse.constraint.startswith("line"):
         return _line_slack(evaluation)
     role = next((r for r in evaluation.pools if excuse.constraint.startswith(r.split("_")[0])), None)
-    return max(1.0 - evaluation.pools[role].busy_share, 0.0) if role else 0.0
+    if role is None:
+        return 0.0
+    load = evaluation.pools[role]
+    room = load.slot_room if excuse.constraint.endswith("_slots") else 1.0 - load.busy_share
+    return max(room or 0.0, 0.0)
 
 
 def _line_slack(evaluation: Evaluation) -> float:

@@ -241,7 +241,8 @@ def _solved(context: Context, change: Change, cheapest: Solve, until: float) -> 
     from pddplan.plan.solve import prepare
 
     deadline = min(time.monotonic() + SECONDS_PER_TRIAL, until)
-    return cheapest(prepare(change.scenario), search_budget(context.scenario), deadline, first_only=True).best
+    budget = search_budget(context.scenario)
+    return cheapest(prepare(change.scenario), budget, deadline, first_only=True, networks="never").best
 
 
 def search_budget(scenario: Scenario) -> float:
@@ -300,7 +301,7 @@ def _looser(context: Context, limit: SloLimit, cheapest: Solve, until: float) ->
     scenario = replace(context.scenario, slo=tuple(s for s in context.scenario.slo if s not in dropped))
     trial = prepare(scenario)
     deadline = min(time.monotonic() + SECONDS_PER_TRIAL, until)
-    best = cheapest(trial, search_budget(scenario), deadline, first_only=True).best
+    best = cheapest(trial, search_budget(scenario), deadline, first_only=True, networks="never").best
     if best is None:
         return None
     loose = [replace(s, limit_s=1e6) for s in dropped]
@@ -319,9 +320,8 @@ def _lower_rate(context: Context, search: Search, cheapest: Solve, until: float)
         if time.monotonic() >= until:
             break
         rate = float(f"{(low + high) / 2:.3g}")
-        found = cheapest(
-            context.at_rate(rate), search.budget_usd_per_hour, until, None, search.shop, first_only=True
-        ).best
+        at, budget = context.at_rate(rate), search.budget_usd_per_hour
+        found = cheapest(at, budget, until, None, search.shop, first_only=True, networks="never").best
         if found is None:
             high = rate
         else:

@@ -95,9 +95,20 @@ def network_of(program: NetworkProgram, parts: Parts) -> Network | None:
         at = max(i for i, route in enumerate(routes) if _pair(route) == pair)
         relayed = replace(routes[at].way, relay=option.pool(parts.counts[option]))
         routes[at] = replace(routes[at], way=relayed)
-    for option, weight in parts.whole:
+    for option, weight in _whole(program, parts):
         routes.append(Route(Deployment(aggregated=option.pool(parts.counts[option])), (0.0, 1.0), weight))
     return Network(tuple(routes))
+
+
+def _whole(program: NetworkProgram, parts: Parts) -> list[tuple[PoolOption, float]]:
+    """Aggregated pools with their weights: together as before, each by what its instances can do."""
+    total = sum(weight for _, weight in parts.whole)
+    output = program.context.demand.mean_output
+    able = []
+    for option, _ in parts.whole:
+        times, tokens = program.whole[option]
+        able.append(parts.counts[option] / (float(program.weight @ times) + output / tokens))
+    return [(option, total * a / sum(able)) for (option, _), a in zip(parts.whole, able, strict=True)]
 
 
 def _pair(route: Route) -> Pair | None:

@@ -69,8 +69,7 @@ class NetworkProgram(NetworkFigures):
         rows = Rows(columns.total)
         self._flow_rows(rows, columns, prefill, decode)
         self._use_rows(rows, columns, use)
-        if proposal:
-            _one_layout(rows, columns)
+        _layouts(rows, columns, proposal)
         costs, constant = self._cost_rows(rows, columns)
         if math.isfinite(limit_usd_per_hour):
             used = np.flatnonzero(costs)
@@ -153,8 +152,6 @@ class NetworkProgram(NetworkFigures):
         constant = 0.0
         for option in columns.every:
             costs[columns.count(option)] = running_usd(option)
-            if option.pinned:
-                rows.add([(columns.count(option), 1.0)], option.min_instances, math.inf)
         for site in scenario.sites:
             constant += remote_cache_usd_per_hour(site)
             watts: list[tuple[int, float]] = []
@@ -197,15 +194,21 @@ class NetworkProgram(NetworkFigures):
         )
 
 
-def _one_layout(rows: Rows, columns: _Columns) -> None:
-    """Instances only of chosen options, one of each role and offer."""
-    alike: dict[Use, list[int]] = {}
+def _layouts(rows: Rows, columns: _Columns, one: bool) -> None:
+    """Instances only of chosen options: ``one`` of each role and offer, and just one with its count where it is
+    pinned."""
+    alike: dict[Use, list[tuple[PoolOption, int]]] = {}
     for option, chosen in zip(columns.every, columns.chosen.tolist(), strict=True):
-        rows.add([(columns.count(option), 1.0), (chosen, -float(option.max_instances))], -math.inf, 0)
-        alike.setdefault((option.role, option.offer.key), []).append(chosen)
+        alike.setdefault((option.role, option.offer.key), []).append((option, chosen))
     for mine in alike.values():
-        if len(mine) > 1:
-            rows.add([(column, 1.0) for column in mine], -math.inf, 1)
+        pinned = mine[0][0].pinned
+        if not (one or pinned):
+            continue
+        for option, chosen in mine:
+            count = columns.count(option)
+            rows.add([(count, 1.0), (chosen, -float(option.max_instances))], -math.inf, 0)
+            rows.add([(count, 1.0), (chosen, -float(option.min_instances))], 0, math.inf)
+        rows.add([(chosen, 1.0) for _, chosen in mine], 1.0 if pinned else -math.inf, 1)
 
 
 class _Columns:

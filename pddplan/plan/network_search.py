@@ -20,13 +20,13 @@ from pddplan.spec.types import Role
 
 # Shares of their capacity that prefill and decode pools are first taken to use.
 LOADS = ((0.5, 0.7), (0.65, 0.8), (0.75, 0.85), (0.85, 0.9), (0.92, 0.95), (1.0, 1.0), (0.35, 0.6))
-MOST_EVALUATIONS = 160  # of networks in one search
+MOST_EVALUATIONS = 200  # of networks in one search
 TILTS = (0.85, 1.18)  # factors by which one prefill pool is made less or more busy than the others
-MOST_REPAIRS = 30  # evaluations of one proposal's repair
+MOVED = 1.25  # factor on what goes to one of several decode sites
+MOST_REPAIRS = 40  # evaluations of one proposal's repair
 LARGE = 16  # instances from which on a pool grows and shrinks by a share of itself
 STEP_SHARE = 1 / 16
 RATE_STEP, MOST_RATE = 1.25, 1e3
-MOST_PAIRS = 6
 MOST_PAIRS = 6
 MIXED_ROLES: tuple[Role, ...] = ("prefill", "main_decode", "aggregated")
 
@@ -171,7 +171,11 @@ def _steps(program: NetworkProgram, parts: Parts, found: Found | None) -> Iterat
     roles = _roles_of(subject)
     for option, count in parts.counts.items():
         if option.role in roles and count < option.max_instances:
-            yield parts.with_count(option, min(count + _step(count), option.max_instances))
+            grown = parts.with_count(option, min(count + _step(count), option.max_instances))
+            yield grown
+            yield from _at_the_cost_of_others(grown, option)
+    if excuses:
+        yield from _elsewhere(parts)
     if "prefill" in roles and len(parts.prefills) > 1:
         for i in range(len(parts.prefills)):
             for factor in TILTS:
@@ -181,6 +185,22 @@ def _steps(program: NetworkProgram, parts: Parts, found: Found | None) -> Iterat
         yield from _faster_lines(program, parts)
     if subject == "line" or any(_is_late(e) for e in excuses):
         yield from _with_relays(program, parts)
+
+
+def _at_the_cost_of_others(parts: Parts, option: PoolOption) -> Iterator[Parts]:
+    """An instance less of each other pool on the option's offer, whose chips it may have taken."""
+    for other, count in parts.counts.items():
+        least = other.min_instances if other.pinned else 1
+        if other is not option and other.offer.key == option.offer.key and count > least:
+            yield parts.with_count(other, count - 1)
+
+
+def _elsewhere(parts: Parts) -> Iterator[Parts]:
+    """More of a prefill pool's requests to each of the sites that it sends to."""
+    for option, ends in parts.reach.items():
+        for target, _ in ends if len(ends) > 1 else ():
+            moved = tuple((t, w * MOVED if t == target else w) for t, w in ends)
+            yield replace(parts, reach={**parts.reach, option: moved})
 
 
 def _roles_of(subject: str) -> tuple[Role, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -74,14 +74,18 @@ class Shop:
     excuses: tuple[Excuse, ...]
 
 
-def build_shop(context: Context) -> Shop:
-    """Options of all sites and roles."""
+OptionsOf = Callable[[Context, Site, ChipOffer, Role], tuple[list[PoolOption], list[Excuse]]]
+
+
+def build_shop(context: Context, options_of: OptionsOf | None = None) -> Shop:
+    """Options of all sites and roles; ``options_of`` stands in for ``pool_options``."""
+    options_of = options_of or pool_options
     pools: dict[Role, list[PoolOption]] = {"prefill": [], "relay_decode": [], "main_decode": [], "aggregated": []}
     excuses: list[Excuse] = []
     for site in context.scenario.sites:
         for offer in site.offers:
             for role in site.roles:
-                found, why = pool_options(context, site, offer, role)
+                found, why = options_of(context, site, offer, role)
                 pools[role] += found
                 if not found:
                     excuses += why

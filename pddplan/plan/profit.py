@@ -110,13 +110,15 @@ def _plan(curve: CostCurve, best: Served, per_rps: float, top: int | None) -> Pl
 
 def _search_at(curve: CostCurve, best: Served) -> Search:
     """A finished search at the best plan's rate with a plan that is no dearer."""
+    from pddplan.plan.solve import chips_run_short
+
     search = curve.searches.get(best.rate)
     if search is None:
         budget = min(best.usd_per_hour * NEAR, curve.most_usd_per_hour)
         at = curve.context.at_rate(best.rate)
         search = curve.cheapest(at, budget, curve.deadline, curve.progress, curve.shop)
     search.try_plan(best.deployment)  # where the deadline came first, or the search ended within its gap
-    if mixable(curve.shop):
+    if mixable(curve.shop) and chips_run_short(search):
         search_networks(search)
     return search
 

@@ -28,13 +28,15 @@ from pddplan.plan.result import (
 from pddplan.plan.runner_ups import with_runner_ups
 from pddplan.plan.search import run
 from pddplan.plan.state import GAP, Found, Search
+from pddplan.plan.variants import unlimited
 from pddplan.serve.context import Context, build_context
 from pddplan.serve.evaluate import evaluate
 from pddplan.spec.catalogue import catalogue_date, link_defaults
 from pddplan.spec.types import Scenario
 
 Progress = Callable[[str], None]
-Networks = Literal["always", "if_none", "never"]  # several pools per role: looked for when
+# Several pools in a role: looked for where chips run out, where no plan of one pool per role holds, or not at all
+Networks = Literal["if_short", "if_none", "never"]
 
 
 def prepare(scenario: Scenario) -> Context:
@@ -86,10 +88,10 @@ def cheapest(
     progress: Progress | None = None,
     shop: Shop | None = None,
     first_only: bool = False,
-    networks: Networks = "always",
+    networks: Networks = "if_short",
 ) -> Search:
     """Search of one scenario over all architectures that roles, chips and lines permit: one pool per role, and several
-    of different offers (``networks``).
+    of different offers where the chips of one run out (``networks``).
 
     ``first_only`` ends it at the first plan that holds. ``shop`` of an earlier search of the same offers
     is used as is.
@@ -101,10 +103,26 @@ def cheapest(
         return search
     search_aggregated(search)
     run(search)
-    wanted = networks == "always" or (networks == "if_none" and search.best is None)
-    if wanted and mixable(shop) and not (first_only and search.best is not None):
+    if (
+        networks != "never"
+        and mixable(shop)
+        and (search.best is None or (networks == "if_short" and not first_only and chips_run_short(search)))
+    ):
         search_networks(search)
     return search
+
+
+def chips_run_short(search: Search) -> bool:
+    """Whether a plan of one pool per role would be cheaper if chips and power had no limit: then other chips or sites
+    beside them may be worth their while."""
+    if search.best is None:
+        return True
+    lifted = replace(search.context, scenario=unlimited(search.context.scenario))
+    budget = search.best.usd_per_hour * (1 - GAP)
+    free = Search(lifted, build_shop(lifted), budget, search.deadline, search.progress, first_only=True)
+    search_aggregated(free)
+    run(free)
+    return free.best is not None
 
 
 def feasible_result(context: Context, search: Search, best: Found) -> PlanResult:

@@ -22,7 +22,7 @@ from pddplan.report.layout import item, paragraph, table
 from pddplan.spec.chip_check import ChipCheck, Finding, Kind
 
 _HEADINGS: tuple[tuple[Kind, str], ...] = (
-    ("missing", "Missing: it can't be planned with before these numbers are known"),
+    ("missing", "Missing: it can't be planned with before these are known"),
     ("implausible", "Implausible: a slip? Chips of its class don't have this"),
     ("name", "Names that are taken"),
     ("unusual", "Unusual, beyond every chip of its class in the catalogue"),
@@ -58,7 +58,7 @@ def render_chip_check(check: ChipCheck, width: int) -> str:
 def _verdict(check: ChipCheck) -> str:
     head = f"{check.status.upper()}  {check.chip_id}"
     if check.status == "incomplete":
-        return f"{head}  no {', '.join(check.chip.missing)}"
+        return f"{head}  no {', '.join(check.missing)}"
     count = len(check.of_kind("implausible"))
     if count:
         return f"{head}  {count} {'figure looks' if count == 1 else 'figures look'} wrong; it can be planned with"
@@ -88,8 +88,8 @@ def chip_check_payload(check: ChipCheck) -> dict[str, Any]:
         "id": check.chip_id,
         "class": check.chip.chip_class,
         "status": check.status,
-        "plannable": not check.chip.missing,
-        "missing": list(check.chip.missing),
+        "plannable": not check.missing,
+        "missing": list(check.missing),
         "findings": [
             {"kind": f.kind.replace(" ", "_"), "key": f.key, "line": f.line, "message": f.message}
             for f in check.findings

@@ -7,6 +7,7 @@ from datetime import date
 
 import pddplan
 from pddplan.plan.records import PlanResult
+from pddplan.plan.state import GAP as PROVEN
 from pddplan.report import plan_sections as sections
 from pddplan.report.excuses import excuse_text, worded
 from pddplan.report.figures import cash, exact, figure, percent, price
@@ -104,6 +105,8 @@ def headline(view: View) -> list[str]:
     parts += [sections.chip_counts(view, result.roles), line_text(result)]
     if result.status == "unknown":
         parts.append(f"not proven: gap {percent(result.gap)}")
+    elif result.gap is not None and result.gap > PROVEN:
+        parts.append(f"proven within {percent(result.gap)}")
     return joined(parts, view.width)
 
 

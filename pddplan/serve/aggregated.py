@@ -13,7 +13,7 @@ from pddplan.serve.context import Context
 from pddplan.serve.decode_stage import ADMISSION_EPSILON
 from pddplan.serve.deployment import Pool
 from pddplan.serve.latency import Blend, Mixture
-from pddplan.serve.main_decode import length_biased_context, occupancy_tail
+from pddplan.serve.main_decode import length_biased_context, max_offered, occupancy_tail
 from pddplan.serve.metrics import Latencies, by_workload
 from pddplan.serve.prefill_queue import prefill_waiting
 from pddplan.serve.queueing import WaitingLaw, queue_moments
@@ -96,7 +96,8 @@ def aggregated_answer(
         return _failed((law,)), None
     mixtures = _latencies(context, law, prefill, steady)
     excuses = excuses_of_slo(context, mixtures, True)
-    excuses += _loads(context, pool, steady, float(demand.kv_at(np.asarray(steady.context))))
+    kv_running = float(demand.kv_at(np.asarray(steady.context)))
+    excuses += _loads(context, pool, steady, kv_running)
     excuses += excuses_of_within(context, mixtures)
     load = PoolLoad(
         "aggregated",
@@ -104,6 +105,7 @@ def aggregated_answer(
         steady.batch,
         steady.tpot_s,
         service.utilization(max(steady.batch, 1e-6), steady.context, steady.mixed_share * chunk),
+        _slot_room(context, pool, steady, kv_running) if detail else None,
     )
     evaluation = Evaluation(
         slo=slo_values(context, mixtures, True) if detail else (),
@@ -126,18 +128,30 @@ def _waiting(context: Context, time: Array, rate: float, servers: int) -> Waitin
 
 
 def _loads(context: Context, pool: Pool, steady: MixedSteps, kv_running: float) -> list[Excuse]:
-    service, found = pool.aggregated, []
-    slots = {"engine": service.max_batch, "kv_memory": service.kv_pool_bytes / max(kv_running, 1.0)}
-    bound = min(slots, key=lambda name: slots[name])
-    total = math.floor(slots[bound]) * (pool.instances if context.pooled_slots else 1)
-    running = steady.batch * (pool.instances if context.pooled_slots else 1)
-    over = float(occupancy_tail(running, max(total, 0.0), 1.0)) if total >= 1 else 1.0
+    found = []
+    running, total, bound = _slots(context, pool, steady, kv_running)
+    over = float(occupancy_tail(running, total, 1.0)) if total >= 1 else 1.0
     if over > ADMISSION_EPSILON:
         found.append(Excuse("aggregated_slots", over, ADMISSION_EPSILON, bound, "aggregated"))
     cap = context.cap("aggregated")
     if steady.mixed_share > cap:
         found.append(Excuse("aggregated_utilization", steady.mixed_share, cap, "", "aggregated"))
     return found
+
+
+def _slots(context: Context, pool: Pool, steady: MixedSteps, kv_running: float) -> tuple[float, float, str]:
+    """(requests running, slots, what sets them) as the admission row counts them: of the pool, or of one instance."""
+    service = pool.aggregated
+    limits = {"engine": service.max_batch, "kv_memory": service.kv_pool_bytes / max(kv_running, 1.0)}
+    bound = min(limits, key=lambda name: limits[name])
+    share = pool.instances if context.pooled_slots else 1
+    return steady.batch * share, max(math.floor(limits[bound]), 0) * share, bound
+
+
+def _slot_room(context: Context, pool: Pool, steady: MixedSteps, kv_running: float) -> float:
+    """``1 - a/a_max`` to where the admission row breaks, as ``Slots.room``."""
+    running, total, _ = _slots(context, pool, steady, kv_running)
+    return 1.0 - running / float(max_offered(total, ADMISSION_EPSILON)) if total >= 1 else 0.0
 
 
 def _latencies(context: Context, law: WaitingLaw, prefill: Array, steady: MixedSteps) -> Latencies:

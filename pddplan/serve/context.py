@@ -57,7 +57,8 @@ class Context:
         if (low, high) not in self.bands:
             demand = self.demand.band(low, high)
             self.bands[low, high] = replace(self, demand=demand, times={}, stages={}, bands={})
-        return self.bands[low, high]
+        # the bands are kept for contexts of other rates and prices as well
+        return replace(self.bands[low, high], scenario=self.scenario)
 
     def demand_on(self, offer: ChipOffer) -> Demand:
         """The demand with its caches in the format that pools on an offer hold."""

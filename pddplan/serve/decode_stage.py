@@ -105,6 +105,14 @@ class MainState:
             return 1.0
         return self.slots.overflow(self.occupancy.requests, min(self.occupancy.dispersion, MOST_DISPERSION))
 
+    @property
+    def slot_room(self) -> float | None:
+        """See ``Slots.room``; None where slots aren't known."""
+        if not math.isfinite(self.occupancy.tpot_s):
+            return None
+        settled = self.occupancy
+        return self.slots.room(settled.requests, min(settled.dispersion, MOST_DISPERSION), ADMISSION_EPSILON)
+
 
 def main_state(
     demand: Demand,

@@ -112,7 +112,8 @@ def relay_load(pool: Pool, flow: Flow) -> PoolLoad:
         return PoolLoad("relay_decode", 0.0, 0.0, math.nan, None)
     batch = relay.requests / pool.instances
     used = pool.decode.utilization(max(batch, 1e-6), relay.context, min(batch, 1.0))
-    return PoolLoad("relay_decode", relay.load, batch, relay.tau_s, used)
+    room = relay.slots.room(relay.requests, 1.0, ADMISSION_EPSILON)
+    return PoolLoad("relay_decode", relay.load, batch, relay.tau_s, used, room)
 
 
 def main_decode_load(pool: Pool, main: MainState) -> PoolLoad:
@@ -123,4 +124,5 @@ def main_decode_load(pool: Pool, main: MainState) -> PoolLoad:
         main.occupancy.batch if math.isfinite(main.occupancy.tpot_s) else math.nan,
         main.occupancy.tpot_s,
         pool.decode.utilization(max(main.occupancy.batch, 1e-6), main.context),
+        main.slot_room,
     )

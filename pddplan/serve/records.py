@@ -35,6 +35,7 @@ class PoolLoad:
     mean_batch: float  # running requests per instance
     step_s: float  # decode step or mean prefill time
     utilization: Utilization | None  # None where it isn't known (measured rates)
+    slot_room: float | None = None  # decode: 1 - load over the most that the admission row allows
 
 
 @dataclass(frozen=True)

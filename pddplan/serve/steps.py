@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pddplan.errors import Excuse
 from pddplan.perf.service import DecodeService
 from pddplan.serve.deployment import Pool
-from pddplan.serve.main_decode import Occupancy, occupancy_tail
+from pddplan.serve.main_decode import Occupancy, max_offered, occupancy_tail
 
 Array = NDArray[np.float64]
 
@@ -109,6 +109,15 @@ class Slots:
         if self.pooled:
             return float(occupancy_tail(requests, np.floor(self.total), dispersion))
         return float(occupancy_tail(requests / self.instances, np.floor(self.per_instance), dispersion))
+
+    def room(self, requests: float, dispersion: float, epsilon: float) -> float:
+        """``1 - a/a_max``, a_max the most requests with ``P(N > K) <= epsilon`` at this dispersion: how far the load is
+        from where the admission row breaks, relative to it; 0 there, below 0 beyond."""
+        counted = np.floor(self.total if self.pooled else self.per_instance)
+        if counted < 1 or math.isinf(counted):
+            return 0.0 if counted < 1 else 1.0
+        share = 1 if self.pooled else self.instances
+        return 1.0 - requests / (share * float(max_offered(counted, epsilon, dispersion)))
 
 
 def slots(

@@ -84,12 +84,10 @@ def _offer(document: Document, path: KeyPath, offer: dict[str, Any], roles: set[
             if role in ROLES and role not in roles:
                 fix = f"Add {role} to the site's roles, or remove it here."
                 problems.append(document.problem((*path, key, role), f"the site has no role {role}.", fix))
-    most = offer.get("max")
-    for key in ("owned", "buy_in"):
-        number = offer.get(key)
-        if _is_number(most) and _is_number(number) and number > most:
-            fix = f"At most {shown(most)}, or raise max."
-            problems.append(document.problem((*path, key), f"{shown(number)} is more than max, {shown(most)}.", fix))
+    most, owned = offer.get("max"), offer.get("owned")
+    if _is_number(most) and _is_number(owned) and owned > most:
+        fix = f"At most {shown(most)}, or raise max."
+        problems.append(document.problem((*path, "owned"), f"{shown(owned)} is more than max, {shown(most)}.", fix))
     return problems
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from pddplan.errors import InputError
+from pddplan.errors import InputError, Problem
 from pddplan.spec.catalogue import chip_ids, find_chip, hardware_dir, load_chip
-from pddplan.spec.chips import DTYPES, FOUR_NUMBERS, chip_from_draft, figure_of
+from pddplan.spec.chips import DTYPES, FOUR_NUMBERS, absent_numbers, chip_from_draft, figure_of
 from pddplan.spec.offered import OfferedChips, checked_chip
 from pddplan.spec.types import Chip
 from pddplan.spec.yaml_source import Document, parse_document, read_text
@@ -33,6 +34,9 @@ class Finding:
     key: str
     message: str
     line: int | None = None
+
+
+_NO_NAME = Finding("missing", "name", "isn't given, and a chip needs one.")
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,11 @@ class ChipCheck:
     ranges: tuple[ClassRange, ...]
 
     @property
+    def missing(self) -> tuple[str, ...]:
+        """Keys without which a scenario can't use it: the name, and any of the four numbers."""
+        return tuple(f.key for f in self.of_kind("missing"))
+
+    @property
     def status(self) -> str:
         kinds = {f.kind for f in self.findings}
         return "incomplete" if "missing" in kinds else "implausible" if "implausible" in kinds else "complete"
@@ -74,21 +83,28 @@ class ChipCheck:
 def check_chip_file(path: str | Path) -> ChipCheck:
     """The findings on a chip's file (``-`` is standard input); nothing is written.
 
-    A number that isn't there is a finding. InputError with every problem of what can't be read as a chip:
-    unknown keys, text or a negative number where a figure belongs, YAML that isn't.
+    A name or a number that isn't there is a finding. InputError with every problem of what can't be read as a chip, in
+    the order of the file: unknown keys, text or a negative number where a figure belongs, YAML that isn't; then, as
+    they are nowhere in it, what is missing.
     """
     document = _read(path)
     offered = OfferedChips(problems=list(document.problems))
-    chip = checked_chip(document.data, document, (), (), offered, chip_from_draft)
+    nameless = document.data.get("name") in (None, "")
+    stem = Path(document.file).stem if document.file != "<stdin>" else "chip"
+    data = {**document.data, "name": stem} if nameless else document.data
+    chip = checked_chip(data, document, (), (), offered, chip_from_draft)
+    lacking = [_NO_NAME] if nameless else []
     if chip is None or offered.problems:
-        raise InputError(sorted(offered.problems, key=lambda p: (p.line or 0, p.key)))
-    stated = document.data.get("id")
-    stem = Path(document.file).stem if document.file != "<stdin>" else chip.name
-    chip_id = str(stated or stem).lower().replace(" ", "-").replace("_", "-")
+        lacking += [_no_number(key) for key in absent_numbers(data)]
+        problems = [*offered.problems, *(_as_problem(f, document) for f in lacking)]
+        raise InputError(sorted(problems, key=lambda p: math.inf if p.line is None else p.line))
+    stem = stem if document.file != "<stdin>" else chip.name
+    chip_id = str(document.data.get("id") or stem).lower().replace(" ", "-").replace("_", "-")
     peers = _peers(chip, chip_id)
     ranges = tuple(r for key in RANGES if (r := _range(chip, key, peers)) is not None)
     findings = [
-        *_missing(chip),
+        *lacking,
+        *(_no_number(key) for key in chip.missing),
         *_implausible(chip),
         *_unusual(chip, ranges),
         *_left_out(chip, document.data),
@@ -96,6 +112,12 @@ def check_chip_file(path: str | Path) -> ChipCheck:
     ]
     placed = tuple(replace(f, line=document.place((f.key,))[1] if f.key in document.data else None) for f in findings)
     return ChipCheck(document.file, chip_id, chip, len(peers), placed, ranges)
+
+
+def _as_problem(finding: Finding, document: Document) -> Problem:
+    """With the line only where the key stands, without a value."""
+    stands = finding.key in document.data
+    return Problem(finding.message, finding.key, document.file, document.place((finding.key,))[1] if stands else None)
 
 
 def _read(path: str | Path) -> Document:
@@ -122,8 +144,8 @@ def _range(chip: Chip, key: str, peers: list[Chip]) -> ClassRange | None:
     return ClassRange(key, value, low, low_chip, high, high_chip)
 
 
-def _missing(chip: Chip) -> list[Finding]:
-    return [Finding("missing", key, "isn't given, and a plan needs it.") for key in chip.missing]
+def _no_number(key: str) -> Finding:
+    return Finding("missing", key, "isn't given, and a plan needs it.")
 
 
 def _implausible(chip: Chip) -> list[Finding]:

@@ -102,6 +102,12 @@ def _chip(data: Mapping[str, Any], key: str, *, allow_missing: bool, ask: bool) 
     return replace(chip, defaulted=tuple(k for k in figures if k not in given))
 
 
+def absent_numbers(data: Mapping[str, Any]) -> list[str]:
+    """Those of the four numbers that a mapping doesn't give, rightly or wrongly; any format's peak is one."""
+    peak = any(data.get(f"{d}_tflops") is not None for d in DTYPES)
+    return [k for k in FOUR_NUMBERS if data.get(k) is None and not (peak and k == "bf16_tflops")]
+
+
 def _unknown_keys(data: Mapping[str, Any], key: str) -> list[Problem]:
     known = (*FIGURE_KEYS, *TEXT_KEYS, *OTHER_KEYS)
     problems = []

@@ -78,7 +78,7 @@ class MeasuredRolesInput(Strict):
 
 class ChipInput(Strict):
     chip: str | dict[str, Any] = Field(description="Id, alias, a YAML file beside the scenario, or the four numbers.")
-    max: Count = Field(description="Most chips there are to have.")
+    max: Count = Field(description="Most chips in use at once; whole nodes of them are paid, see buy_in.")
     owned: CountOrZero | None = Field(None, description="Part of max that is paid anyway; used first.")
     usd_per_hour: Annotated[ChipPriceInput, Also(PLAIN, {"type": "number", "minimum": 0})] | None = Field(
         None, description="Per chip, or {capex_usd, years, all_in_kw}."
@@ -86,7 +86,9 @@ class ChipInput(Strict):
     capex_usd: NonNegative | None = Field(None, description="Instead of usd_per_hour, with years.")
     years: Positive | None = Field(None, description="Written off over so many years.")
     all_in_kw: Positive | None = Field(None, description="Power of one chip with its share of the node.")
-    buy_in: Count | None = Field(None, description="Chips bought at a time; the chip's node by default.")
+    buy_in: Count | None = Field(
+        None, description="Chips bought at a time, the chip's node by default; a part of it is paid as a whole."
+    )
     precision: ChipPrecisionInput | None = None
     parallelism: ParallelismInput | None = Field(None, description="Narrows the candidates; one value pins it.")
     instances: InstancesInput | None = Field(None, description="Pins a count per role.")

@@ -9,6 +9,7 @@ from typing import Any
 
 from pddplan.errors import InputError, Problem
 from pddplan.spec import catalogue
+from pddplan.spec.chips import FIGURE_KEYS
 from pddplan.spec.issues import KeyPath, format_key, shown
 from pddplan.spec.types import Chip
 from pddplan.spec.yaml_source import Document, parse_document, read_text
@@ -91,10 +92,12 @@ def checked_chip(
     absurd = _absurd(data, source, inside)
     if absurd:
         result.problems += absurd
-        return None
+        # a stand-in, so that the rest is looked at as well
+        named = {p.key.rpartition(".")[2] for p in absurd} & set(FIGURE_KEYS)
+        data = {k: 1.0 if k in named else v for k, v in data.items()}
     chip = reader(data, key)
     if isinstance(chip, Chip):
-        return None if wrong is not None else chip
+        return None if wrong is not None or absurd else chip
     for p in chip:
         below = p.key.removeprefix(key).lstrip(".")
         where = (*inside, *below.split(".")) if below else inside

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -72,21 +73,38 @@ def resolve_offer(given: ChipInput, chip: Chip, key: str, notes: Notes) -> ChipO
     stated = ChipPrecision(given.precision.weights, given.precision.kv_cache) if given.precision else None
     if stated is not None:
         _doubt_formats(chip, stated, notes)
-    node = min(chip.chips_per_node, given.max)
-    buy_in_note = "whole nodes" if node == chip.chips_per_node else f"max is less than a node of {chip.chips_per_node}"
     asked = given.parallelism
     return ChipOffer(
         chip=chip,
         max_chips=given.max,
         owned_chips=given.owned or 0,
         usd_per_hour=price,
-        buy_in=notes.default(given.buy_in, f"{key}.buy_in", node, buy_in_note),
+        buy_in=_buy_in(given, chip, key, notes),
         precision=stated,
         parallelism=ParallelismChoice(asked.tp, asked.pp, asked.dp, asked.ep) if asked else ParallelismChoice(),
         instances=_per_role(given.instances),
         measured={role: _measured(m, f"{key}.measured.{role}", notes) for role, m in _per_role(given.measured).items()},
         key=key,
     )
+
+
+def _buy_in(given: ChipInput, chip: Chip, key: str, notes: Notes) -> int:
+    """Chips bought at a time: the chip's node unless stated, whatever ``max`` is.
+
+    ``max`` bounds the chips in use, ``buy_in`` says how they are paid, so that a larger ``max`` never makes a plan
+    dearer. A rented part of a node is paid as a whole one; where ``max`` would leave such a part, a warning says so.
+    """
+    node = chip.chips_per_node
+    rented = given.max - (given.owned or 0)
+    note = "whole nodes" if given.max >= node or not rented else f"whole nodes, although max is {given.max}"
+    buy_in = notes.default(given.buy_in, f"{key}.buy_in", node, note)
+    if rented % buy_in:
+        over = math.ceil(rented / buy_in) * buy_in
+        notes.warn(
+            f"{key}: {chip.id} is bought {buy_in} at a time: {rented} rented chips are paid as {over}. "
+            f"Write buy_in: {math.gcd(rented, buy_in)} if fewer can be had at a time, or a max of whole nodes."
+        )
+    return buy_in
 
 
 def _doubt_formats(chip: Chip, stated: ChipPrecision, notes: Notes) -> None:

@@ -184,3 +184,17 @@ def test_every_offered_key_is_a_key() -> None:
             name = key.rstrip("=").split(".")[-1]
             unknown = [p for p in error.problems if f"unknown key '{name}'" in p.message]
             assert bool(unknown) == (name == "no_such_key"), (key, unknown)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_home_that_cant_be_written_is_one_message(
+    shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    home = tmp_path / "file"  # no folder: not even root may write into it
+    home.write_text("")
+    monkeypatch.setenv("HOME", str(home))
+    assert main(["--install-completion", shell]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and len(captured.err.splitlines()) == 1
+    assert str(home) in captured.err and "can't be installed" in captured.err and "--show-completion" in captured.err
+    assert home.read_text() == ""

@@ -82,6 +82,21 @@ def test_show_is_against_the_h100_unless_said_otherwise(capsys: Captured) -> Non
     assert "against amd-mi300x" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("command", "place"),
+    [
+        (["h20", "--against", "nope"], "pddplan hardware show: --against: no chip 'nope'"),
+        (["nope", "--against", "h20"], "pddplan hardware show: no chip 'nope'"),
+        (["--against", "h20", "nope"], "pddplan hardware show: no chip 'nope'"),
+    ],
+    ids=" ".join,
+)
+def test_an_unknown_chip_is_blamed_where_it_stands(command: list[str], place: str, capsys: Captured) -> None:
+    assert main(["hardware", "show", *command]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.startswith(place) and "h20" not in captured.err
+
+
 @pytest.mark.parametrize("command", [["show", "trainium"], ["show", "h20", "--against", "trainium"]], ids=" ".join)
 def test_a_name_of_two_chips_names_both(command: list[str], capsys: Captured) -> None:
     assert main(["hardware", *command]) == 2
@@ -124,10 +139,39 @@ def test_add_names_every_slip_with_its_line(tmp_path: Path, capsys: Captured) ->
     captured = capsys.readouterr()
     assert captured.out == ""
     places = [line.split(" ")[0] for line in captured.err.splitlines()]
-    assert places == [f"{path}:2:", f"{path}:3:", f"{path}:4:"]
+    assert places == [f"{path}:2:", f"{path}:3:", f"{path}:4:", f"{path}:", f"{path}:"]
     assert main(["hardware", "add", str(path), "--json"]) == 2
     captured = capsys.readouterr()
-    assert captured.out == "" and [e["line"] for e in json.loads(captured.err)["errors"]] == [2, 3, 4]
+    assert captured.out == "" and [e["line"] for e in json.loads(captured.err)["errors"]] == [2, 3, 4, None, None]
+
+
+def test_add_tells_everything_in_one_run_in_the_order_of_the_file(tmp_path: Path, capsys: Captured) -> None:
+    """A missing name hides nothing, nor does a number beyond all measure; what is nowhere in the file comes last."""
+    path = tmp_path / "x.yaml"
+    path.write_text("foo: 1\nmemory_gb: 1e30\nname:\nfp8_tflops: fast\nprice: {usd_per_hour: -1}\n")
+    assert main(["hardware", "add", str(path)]) == 2
+    told = [line.removeprefix(str(path)).split(" ")[:2] for line in capsys.readouterr().err.splitlines()]
+    assert told == [
+        [":1:", "foo:"],
+        [":2:", "memory_gb:"],
+        [":3:", "name:"],
+        [":4:", "fp8_tflops:"],
+        [":5:", "price.usd_per_hour:"],
+        [":", "memory_gb_per_s:"],
+        [":", "interconnect_gb_per_s:"],
+    ]
+
+
+def test_add_without_a_name_is_incomplete_as_without_a_number(tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(
+        FOUR.replace("name: Acme One\n", "").replace("memory_gb: 96\n", "").replace("s: 200\n", "s: 4000\n")
+    )
+    assert main(["hardware", "add", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["id"], found["status"], found["plannable"]) == ("x", "incomplete", False)
+    assert found["missing"] == ["name", "memory_gb"]
+    assert {f["kind"] for f in found["findings"]} >= {"missing", "implausible"}
 
 
 def test_a_checked_file_serves_in_a_scenario(tmp_path: Path, scenario_file: Path) -> None:

@@ -95,6 +95,33 @@ def test_colour_on_a_terminal_only_when_wanted(scenario_file: Path) -> None:
         assert max(len(line) for line in plain.splitlines()) <= 80
 
 
+LONG = ["--set", "workload.request_rate=10", "--set", "objective=speed"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_a_message_wraps_on_a_terminal_and_never_in_a_pipe(scenario_file: Path) -> None:
+    """Wrapped at words, later lines indented; an editor reads one ``file:line:`` a line."""
+    command_line = command("solve", str(scenario_file), *LONG)
+    piped = run(command_line, COLUMNS="80").stderr.splitlines()
+    assert len(piped) == 2 and max(map(len, piped)) > 80
+    code, shown = on_a_terminal(command_line)
+    lines = shown.splitlines()
+    assert code == 2 and max(map(len, lines)) <= 80 and len(lines) > 2
+    first = [i for i, line in enumerate(lines) if not line.startswith("    ")]
+    assert len(first) == 2
+    joined = [" ".join(part.strip() for part in lines[a:b]) for a, b in zip(first, [*first[1:], None], strict=True)]
+    assert joined == piped
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_a_long_path_is_left_whole_and_json_as_it_is(tmp_path: Path) -> None:
+    missing = str(tmp_path / ("x" * 90) / "scenario.yaml")
+    _, shown = on_a_terminal(command("solve", missing))
+    assert missing in shown
+    _, text = on_a_terminal(command("solve", missing, "--json"))
+    assert json.loads(text)["errors"][0]["file"] == missing
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_progress_after_a_second_on_a_terminal(scenario_file: Path) -> None:
     _, slow = on_a_terminal(command("solve", str(scenario_file), steps=8))

@@ -43,21 +43,26 @@ def world(seed: int, *, mixed_formats: bool = False) -> Scenario:
 
     ``mixed_formats``: an fp8 KV cache (or bf16, with chips that are stated to hold fp8), which only some chips read.
     """
+    return load_world(world_data(seed, mixed_formats=mixed_formats))
+
+
+def world_data(seed: int, *, mixed_formats: bool = False) -> dict[str, Any]:
+    """The same as a person would write it."""
     rng = np.random.default_rng(seed)
     data = _without_limits(rng)
     if mixed_formats:
         _mix_formats(rng, data)
-    scenario = _load(data)
+    scenario = load_world(data)
     context = prepare(scenario)
     data["workload"]["request_rate_per_s"] = float(f"{_rate(rng, context):.3g}")
     data["slo"] = {"tpot_ms": {_pick(rng, ["p50", "p90", "p99"]): float(f"{_tpot_ms(rng, context):.3g}")}}
     if rng.random() < 0.15:
         del data["slo"]
-    context = prepare(_load(data))
+    context = prepare(load_world(data))
     limits = _ttft_limits(rng, context)
     if limits:
         data.setdefault("slo", {})["ttft_s"] = limits
-    return _load(data)
+    return data
 
 
 def mixed_world(seed: int) -> Scenario:
@@ -77,23 +82,23 @@ def mixed_world(seed: int) -> Scenario:
     data["workloads"] = [first, second]
     part = float(rng.uniform(0.1, 0.9))
     first["request_rate_per_s"], second["request_rate_per_s"] = part, 1.0 - part
-    rate = _rate(rng, prepare(_load(data)))
+    rate = _rate(rng, prepare(load_world(data)))
     for work in data["workloads"]:
         work["request_rate_per_s"] = float(f"{work['request_rate_per_s'] * rate:.3g}")
-    tightest = 1.5 * _tpot_ms(rng, prepare(_load(data)))
+    tightest = 1.5 * _tpot_ms(rng, prepare(load_world(data)))
     for work in data["workloads"]:
         if rng.random() < 0.8:
             limit = float(f"{tightest * rng.uniform(1.0, 2.0):.3g}")
             work["slo"] = {"tpot_ms": {_pick(rng, ["p50", "p90", "p99"]): limit}}
-    reached = _reached(rng, prepare(_load(data)))
+    reached = _reached(rng, prepare(load_world(data)))
     for work in data["workloads"]:
         if reached and rng.random() < 0.9:
             limits = {key: 1.3 * limit for key, limit in _limits_around(rng, reached[work["name"]]).items()}
             work.setdefault("slo", {})["ttft_s"] = limits
-    return _load(data)
+    return load_world(data)
 
 
-def _load(data: dict[str, Any]) -> Scenario:
+def load_world(data: dict[str, Any]) -> Scenario:
     return load_scenario_text(yaml.safe_dump(data, sort_keys=False), "world.yaml")
 
 

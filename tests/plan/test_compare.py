@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from pddplan.plan.compare import Compared, Comparison, compare
-from pddplan.plan.solve import solve
+from pddplan.plan.options import PoolOption, build_shop
+from pddplan.plan.solve import cheapest, prepare, solve
 from pddplan.plan.state import GAP
 from pddplan.plan.variants import ARCHITECTURES, ONE_SITE, chunk_budgets, unlimited, variants, with_chunk
+from pddplan.plan.workbench import Workbench
 from pddplan.spec.load import load_scenario_text
 from pddplan.spec.types import Scenario
 
@@ -107,6 +109,45 @@ def test_what_is_short_of_chips_says_how_many_it_needs() -> None:
     assert all(n.chips > n.offered for n in short.needs)
     grown = unlimited(scenario())
     assert grown.sites[0].offers[0].max_chips > 20
+
+
+def test_the_bench_sets_up_what_is_made_from_nothing() -> None:
+    """Options in their order, excuses and figures; with limits lifted, at another price, in another role."""
+    bench = Workbench(prepare)
+    given = scenario()
+    dearer = scenario("sites.0.chips.0.usd_per_hour=5")
+    made = [(v, chunk) for each in (given, dearer) for v in variants(each) for chunk in chunk_budgets(v)]
+    for variant, chunk in made:
+        for changed in (with_chunk(variant.scenario, chunk), unlimited(with_chunk(variant.scenario, chunk))):
+            context, shop = bench.set_up(changed)
+            fresh = build_shop(prepare(changed))
+            assert context.scenario is changed
+            assert shop.excuses == fresh.excuses and shop.lines == fresh.lines
+            for role, options in shop.pools.items():
+                assert [_told(o) for o in options] == [_told(o) for o in fresh.pools[role]]
+    ways = [v for v in variants(given) if v.where == "north > west"]
+    services = [[o.service for o in bench.set_up(v.scenario)[1].pools["prefill"]] for v in ways]
+    assert len(services) == 4 and services[0] and all(s is t for s, t in zip(services[0], services[-1], strict=True))
+
+
+def _told(option: PoolOption) -> tuple[object, ...]:
+    service = option.service
+    return option.role, option.site, option.offer, option.max_instances, option.usd_per_hour, service.parallelism
+
+
+@pytest.mark.parametrize("budget", [0.5, 0.999, 1.0, 1.3])
+def test_an_aggregated_pool_within_a_budget_is_the_least_there_is(budget: float) -> None:
+    """The same count whether or not the largest within the budget is looked at first; none where none is within it."""
+    variant = next(v for v in variants(scenario()) if v.architecture == "aggregated")
+    context = prepare(variant.scenario)
+    free = cheapest(context)
+    assert free.best is not None
+    within = cheapest(context, budget * free.best.usd_per_hour)
+    assert within.complete
+    if budget < 1.0:
+        assert within.best is None and within.evaluations < free.evaluations
+    else:
+        assert within.best is not None and within.best.usd_per_hour == free.best.usd_per_hour
 
 
 @pytest.mark.parametrize("overrides", [(), ("sites.1.chips.0.usd_per_hour=9",)])

@@ -15,7 +15,7 @@ from pddplan.plan.records import PlanResult
 from pddplan.plan.solve import cheapest, prepare, solve
 from pddplan.spec.load import load_scenario, load_scenario_text
 from pddplan.spec.types import ChipOffer, LineTier, Link, Metric, Scenario
-from tests.plan.small_worlds import world
+from tests.plan.small_worlds import load_world, world, world_data
 
 # as examples/agent_64k.yaml, with a small model, short prompts and instances of one chip: solved in a moment
 MEDIUM = """\
@@ -251,6 +251,29 @@ BUSY = [(101, "faster line"), (126, "faster line"), (126, "shorter way"), (184, 
 def test_better_never_costs_more_even_beside_a_busy_relay(seed: int, name: str) -> None:
     given = world(seed)
     assert least_usd_per_hour(BETTER[name](given)) <= least_usd_per_hour(given) * (1 + GAP)
+
+
+NODE = 4
+
+
+def _in_nodes(seed: int, most: int) -> Scenario:
+    """A small world whose chips come in nodes of ``NODE``, ``most`` of each; what is paid is left to the default."""
+    data = world_data(seed)
+    for offer in (offer for site in data["sites"] for offer in site["chips"]):
+        offer["chip"]["chips_per_node"] = NODE
+        offer["max"] = most
+        for key in ("buy_in", "owned"):
+            offer.pop(key, None)
+    return load_world(data)
+
+
+# a part of one node does in the first; the last needs a part of the third
+@pytest.mark.parametrize("seed", (0, 5, 7, 14))
+def test_more_inventory_never_costs_more_even_within_a_node(seed: int) -> None:
+    """With ``max`` from one chip to three nodes, whole nodes or not."""
+    costs = [least_usd_per_hour(_in_nodes(seed, most)) for most in range(1, 3 * NODE + 1)]
+    assert math.isfinite(costs[-1])
+    assert all(more <= less * (1 + GAP) for less, more in itertools.pairwise(costs))
 
 
 def test_a_faster_line_can_pay_off() -> None:

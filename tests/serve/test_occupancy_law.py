@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pddplan.serve import occupancy_law as law
+from pddplan.serve.steps import Slots
 from tests.serve.small_simulations import decode_pool, waits_for_slots
 
 untimed = settings(deadline=None)
@@ -229,3 +230,21 @@ def test_wait_with_steps_that_lengthen() -> None:
     wait = law.admission_wait(unlimited, slots, life, dispersion=1 / (1 - tokens * t1))
     assert float(wait.p_wait) == pytest.approx(float(pi[slots:].sum()), rel=1e-6)
     assert float(wait.mean_s) == pytest.approx(queue / 2.0, rel=1e-6)  # Little
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+@pytest.mark.parametrize("dispersion", [1.0, 1.7])
+@pytest.mark.parametrize("load", [0.1, 0.5, 0.8, 0.95])
+def test_room_is_the_way_to_the_admission_row(load: float, dispersion: float, pooled: bool) -> None:
+    """At ``a/(1 - room)`` the overflow is epsilon, and room has the sign of what is left."""
+    allowed = Slots(per_instance=40.7, pooled=pooled, instances=3, bound="tpot")
+    requests = load * allowed.total
+    room = allowed.room(requests, dispersion, 0.01)
+    assert allowed.overflow(requests / (1.0 - room), dispersion) == pytest.approx(0.01, rel=1e-6)
+    assert (room >= 0) == (allowed.overflow(requests, dispersion) <= 0.01)
+    assert room < 1.0 - load  # the row breaks before the slots are full
+
+
+def test_no_slot_has_no_room_and_slots_without_end_have_all() -> None:
+    assert Slots(0.9, False, 2, "kv_memory").room(1.0, 1.0, 0.01) == 0.0
+    assert Slots(math.inf, True, 2, "engine").room(1.0, 1.0, 0.01) == 1.0

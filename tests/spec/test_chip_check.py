@@ -106,7 +106,7 @@ def test_taken_names(tmp_path: Path) -> None:
         ("name: x\nefficiency: 1.2\n", 2, "above what the chip can do"),
         ("name: x\nname: y\n", 2, "given twice"),
         ("name: !!python/object:os.system x\n", 1, "tags are not read"),
-        ("memory_gb: 3\n", None, "needs a name"),
+        ("memory_gbs: 3\n", None, "name: isn't given"),
         ("[1, 2]\n", 1, "not keys with values"),
         ("name: [\n", 1, "is not valid YAML"),
         ("", None, "is empty"),

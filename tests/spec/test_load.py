@@ -345,9 +345,25 @@ def test_objectives() -> None:
     assert load_scenario_text(f"objective: cost\n{SMALL}").objective.name == "cost"
 
 
-def test_small_inventory_is_bought_as_it_is() -> None:
-    offer = load_scenario_text(SMALL.replace("max: 96", "max: 4")).sites[0].offers[0]
-    assert (offer.max_chips, offer.buy_in) == (4, 4)
+@pytest.mark.parametrize(
+    ("given", "buy_in", "note", "paid"),
+    [
+        ("max: 96", 8, "whole nodes", None),
+        ("max: 8", 8, "whole nodes", None),
+        ("max: 4", 8, "whole nodes, although max is 4", "4 rented chips are paid as 8. Write buy_in: 4 "),
+        ("max: 12", 8, "whole nodes", "12 rented chips are paid as 16. Write buy_in: 4 "),
+        ("max: 12, owned: 4", 8, "whole nodes", None),  # 8 are rented
+        ("max: 4, owned: 4", 8, "whole nodes", None),  # none is
+        ("max: 4, buy_in: 4", 4, None, None),
+        ("max: 4, buy_in: 8", 8, None, "4 rented chips are paid as 8."),  # stated or by default: the same
+    ],
+)
+def test_nodes_are_paid_whole_whatever_max_is(given: str, buy_in: int, note: str | None, paid: str | None) -> None:
+    s = load_scenario_text(SMALL.replace("max: 96", given))
+    assert s.sites[0].offers[0].buy_in == buy_in
+    assert [a.note for a in s.assumptions if a.name == "sites[0].chips[0].buy_in"] == ([note] if note else [])
+    told = [w for w in s.warnings if "rented chips are paid" in w]
+    assert len(told) == (paid is not None) and (paid is None or paid in told[0])
 
 
 def test_kilo_note_is_said_once() -> None:
