@@ -11,6 +11,7 @@ from pddplan.economics.cost import chips_by_offer, paid_by_chip
 from pddplan.plan.infeasible import nearest_excuses, refusal, try_largest
 from pddplan.plan.network_search import mixable, search_networks
 from pddplan.plan.records import Architecture, PlanResult
+from pddplan.plan.result import architecture_of
 from pddplan.plan.solve import cheapest, chips_run_short, feasible_result, prepare
 from pddplan.plan.state import GAP, Found, Search
 from pddplan.plan.turning import Plans, Priced, Side, TurnsAt, turning_point
@@ -22,8 +23,10 @@ from pddplan.plan.variants import (
     unlimited,
     variants,
     with_chunk,
+    without_roles,
 )
 from pddplan.plan.workbench import Workbench
+from pddplan.serve.deployment import Network
 from pddplan.spec.types import Scenario
 
 Progress = Callable[[str], None]
@@ -91,7 +94,8 @@ def compare(
 
     ``roles:`` and pinned counts are lifted; each is solved over its own chunk budgets, parallelism, sites and
     direction, ``time_limit_s`` for each. What needs more chips than there are is solved without the limit and says what
-    it needs. ``recommended`` is the cheapest that holds; with equal cost the simpler one.
+    it needs. Where several pools in a role, over all sites, cost less than any of these, they are one row more.
+    ``recommended`` is the cheapest that holds; with equal cost the simpler one.
     """
     limit_s = math.inf if time_limit_s is None else time_limit_s
     scenario = replace(scenario, objective=replace(scenario.objective, name="cost", max_usd_per_hour=None))
@@ -109,6 +113,8 @@ def compare(
             elif group:
                 less = next((r for r in rows if r.architecture == LESS.get(architecture) and r.holds), None)
                 rows.append(_best(bench, group, less, seed, deadline, progress))
+    mixed = _several(bench, scenario, rows, seed, time.monotonic() + limit_s, progress)
+    rows += [mixed] if mixed is not None else []
     made = Comparison(tuple(rows), _cheapest(rows), None, scenario)
     if made.split is None or made.whole is None:
         return made
@@ -122,6 +128,33 @@ def _cheapest(rows: Sequence[Compared]) -> Compared | None:
         return None
     least = min(row.usd_per_hour for row in holding)
     return next(row for row in holding if row.usd_per_hour <= least * (1 + GAP))
+
+
+def _several(
+    bench: Workbench,
+    scenario: Scenario,
+    rows: Sequence[Compared],
+    seed: int,
+    deadline: float,
+    progress: Progress | None,
+) -> Compared | None:
+    """Several pools in a role over all sites, where chips run out and that costs less than every row."""
+    context, shop = bench.set_up(without_roles(scenario))
+    if len(scenario.sites) < 2 or not mixable(shop):
+        return None
+    if progress is not None:
+        progress("several pools in a role")
+    search = cheapest(context, math.inf, deadline, shop=shop)
+    least = min((row.usd_per_hour for row in rows if row.holds), default=math.inf)
+    if search.best is None or not isinstance(search.best.deployment, Network):
+        return None
+    if search.best.usd_per_hour >= least * (1 - GAP):
+        return None
+    architecture = architecture_of(search.best.deployment, search.best.evaluation)
+    where = " + ".join(dict.fromkeys(pool.site.name for pool in search.best.deployment.pools))
+    chunk = scenario.engine.chunk_tokens
+    row = _compared(search, Variant(architecture, context.scenario, where), chunk)
+    return replace(row, result=replace(row.result, seed=seed))
 
 
 def _says_more(

@@ -59,12 +59,13 @@ class NetworkProgram(NetworkFigures):
         limit_usd_per_hour: float = math.inf,
         *,
         proposal: bool = False,
+        apart: bool = False,
         use: tuple[Use, ...] = (),
     ) -> Mix | None:
         """The cheapest network whose prefill and decode pools use no more than these shares of their capacity; None
         where there is none below the limit. A ``proposal`` has one layout per role and offer, and no relay that isn't
-        pinned, as what a relay spares is a bound only. ``use``: roles and offers that must have an instance, and a
-        part of the load."""
+        pinned, as what a relay spares is a bound only. ``apart``: no aggregated pool. ``use``: roles and offers that
+        must have an instance, and a part of the load."""
         columns = _Columns(self)
         rows = Rows(columns.total)
         self._flow_rows(rows, columns, prefill, decode)
@@ -80,6 +81,8 @@ class NetworkProgram(NetworkFigures):
             0 if proposal and not o.pinned and o.role == "relay_decode" else o.max_instances for o in columns.every
         ]
         upper[columns.chosen] = 1.0
+        if apart:
+            upper[[columns.count(option) for option in self.whole]] = 0.0
         integral = np.zeros(columns.total)
         integral[: columns.integers] = 1.0
         solved = minimise(costs, integral, upper, np.array(rows.matrix), np.array(rows.low), np.array(rows.high))

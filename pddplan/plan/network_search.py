@@ -20,7 +20,7 @@ from pddplan.spec.types import Role
 
 # Shares of their capacity that prefill and decode pools are first taken to use.
 LOADS = ((0.5, 0.7), (0.65, 0.8), (0.75, 0.85), (0.85, 0.9), (0.92, 0.95), (1.0, 1.0), (0.35, 0.6))
-MOST_EVALUATIONS = 200  # of networks in one search
+MOST_EVALUATIONS = 150  # of networks in one search, with and without aggregated pools
 TILTS = (0.85, 1.18)  # factors by which one prefill pool is made less or more busy than the others
 MOVED = 1.25  # factor on what goes to one of several decode sites
 MOST_REPAIRS = 40  # evaluations of one proposal's repair
@@ -54,14 +54,21 @@ def search_networks(search: Search) -> None:
         return
     search.open = True
     proven, single = search.bound, search.best
+    for apart in (True, False) if program.whole and program.ways else (not program.whole,):
+        _proposals(search, program, apart)
+    search.bound = proven if search.best is single else min(proven, least.bound_usd_per_hour)
+
+
+def _proposals(search: Search, program: NetworkProgram, apart: bool) -> None:
+    """Proposals at all loads, improved while they are worth it; ``apart``: prefill and decode in pools of their own."""
     seen: set[tuple[object, ...]] = set()
     last = search.evaluations + MOST_EVALUATIONS
-    for (prefill, decode), use in itertools.product(LOADS, offers_to_use(search.shop)):
+    for (prefill, decode), use in itertools.product(LOADS, offers_to_use(search.shop, apart)):
         if search.evaluations > last:
             break
         if time.monotonic() > search.deadline or (search.first_only and search.best is not None):
             break
-        mix = program.solve(prefill, decode, search.limit, proposal=True, use=use)
+        mix = program.solve(prefill, decode, search.limit, proposal=True, apart=apart, use=use)
         search.programs += 1
         if search.progress is not None:
             search.progress(f"several pools per role, {search.evaluations} plans evaluated")
@@ -73,15 +80,14 @@ def search_networks(search: Search) -> None:
             continue
         seen.add(shape)
         _improve(search, program, parts)
-    search.bound = proven if search.best is single else min(proven, least.bound_usd_per_hour)
 
 
-def offers_to_use(shop: Shop) -> list[tuple[Use, ...]]:
+def offers_to_use(shop: Shop, apart: bool) -> list[tuple[Use, ...]]:
     """What a proposal must use at least: nothing in particular; two or all of the offers of a role; all of prefill's
     and of main decode's. The program would else put all on the offer that is cheapest at full load."""
     found: list[tuple[Use, ...]] = [()]
     whole: list[Use] = []
-    for role in MIXED_ROLES:
+    for role in MIXED_ROLES[:2] if apart else MIXED_ROLES:
         keys = list(dict.fromkeys(option.offer.key for option in shop.pools[role]))
         if len(keys) < 2:
             continue

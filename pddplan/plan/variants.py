@@ -36,7 +36,7 @@ class Variant:
 
 def variants(scenario: Scenario) -> list[Variant]:
     """All ways to serve, in the order of ``ARCHITECTURES``; those that need a line only where there is one."""
-    lifted = replace(scenario, sites=tuple(_free(site) for site in scenario.sites))
+    lifted = without_roles(scenario)
     found = [Variant(name, _alone(lifted, site, name), site.name) for name in ONE_SITE for site in lifted.sites]
     if len(lifted.sites) > 1:
         place = _together(lifted.sites)
@@ -48,6 +48,11 @@ def variants(scenario: Scenario) -> list[Variant]:
                 Variant(name, _apart(lifted, a, b, name), f"{a.name} > {b.name}", best) for a, b in _pairs(lifted)
             ]
     return sorted(found, key=lambda v: (ARCHITECTURES.index(v.architecture), v.hypothetical))
+
+
+def without_roles(scenario: Scenario) -> Scenario:
+    """The scenario with every chip free to do anything."""
+    return replace(scenario, sites=tuple(_free(site) for site in scenario.sites))
 
 
 def chunk_budgets(variant: Variant) -> tuple[int, ...]:

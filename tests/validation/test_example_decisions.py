@@ -176,10 +176,10 @@ def per_gb(north: float, west: float) -> str:
 
 
 def direction(result: PlanResult) -> tuple[str, str]:
-    """Where it prefills and where it decodes: the KV cache goes from the one to the other."""
+    """Ends of the line: the KV cache goes from a site that prefills to one that decodes. Part of it may stay."""
     (link,) = result.links
-    sites = {role.role: role.site for role in result.roles}
-    assert (link.from_site, link.to_site) == (sites["prefill"], sites["main_decode"])
+    places = {(role.role, role.site) for role in result.roles}
+    assert {("prefill", link.from_site), ("main_decode", link.to_site)} <= places
     return link.from_site, link.to_site
 
 
@@ -189,6 +189,7 @@ def test_what_leaves_north_costs_so_west_prefills() -> None:
     assert result.links[0].usd_per_hour == pytest.approx(3.96 * result.links[0].lines)  # ports; nothing per GB
     other = plan("egress_priced", "sites[0].roles=[prefill]", "sites[1].roles=[main_decode]")
     assert direction(other) == ("north", "west") and usd(other) > 2 * usd(result)
+    assert {(r.role, r.site) for r in other.roles} == {("prefill", "north"), ("main_decode", "west")}
     (link,) = other.links
     gb_per_hour = link.needed_gbit_per_s / 8 * 3600
     assert link.usd_per_hour - 3.96 * link.lines == pytest.approx(0.02 * gb_per_hour, rel=1e-6)
@@ -197,7 +198,7 @@ def test_what_leaves_north_costs_so_west_prefills() -> None:
 def test_prices_swapped_the_direction_turns() -> None:
     swapped = plan("egress_priced", per_gb(0, 0.02))
     assert direction(swapped) == ("north", "west")
-    assert usd(swapped) < usd(plan("egress_priced"))  # north's chips are the cheaper ones to prefill on
+    assert swapped.links[0].usd_per_hour == pytest.approx(3.96 * swapped.links[0].lines)
 
 
 @pytest.mark.parametrize("price", [0, 0.02])
@@ -213,16 +214,19 @@ def test_at_one_price_both_ways_the_chips_decide(price: float) -> None:
         plan("egress_priced", per_gb(price, price)),
         plan("egress_priced", per_gb(price, price), *exchanged),
     )
-    assert direction(given) == ("north", "west")
-    assert direction(mirrored) == ("west", "north")
-    assert usd(mirrored) == pytest.approx(usd(given), rel=1e-3)
+    ways, back = ({(k.from_site, k.to_site) for k in result.links} for result in (given, mirrored))
+    assert back == {(b, a) for a, b in ways}
+    assert usd(mirrored) == pytest.approx(usd(given), rel=0.02)  # several pools in a role: found, not proven
 
 
 def test_compare_agrees_on_the_direction() -> None:
+    """And says that with the roles lifted each site had better serve a part by itself, without a line."""
     made = compared("egress_priced")
-    assert headline(made).startswith("SPLIT  pd_cross_site_drc in west > north")
-    assert made.recommended is not None
-    assert usd(made.recommended.result) <= usd(plan("egress_priced")) * 1.001
+    assert headline(made).startswith("DON'T SPLIT  aggregated in north + west")
+    assert made.recommended is not None and not made.recommended.result.links
+    apart = [row for row in made.rows if row.holds and row.result.links]
+    assert apart and all(direction(row.result) == ("west", "north") for row in apart)
+    assert all(usd(row.result) > usd(made.recommended.result) for row in apart)
     short = {row.architecture: row for row in made.rows if not row.hypothetical}
     assert short["aggregated"].needs and short["pd_one_site"].needs  # neither site alone
 
