@@ -89,7 +89,11 @@ def _plan(curve: CostCurve, best: Served, per_rps: float, top: int | None) -> Pl
     from pddplan.plan.runner_ups import with_runner_ups
     from pddplan.plan.solve import feasible_result
 
-    final = _search_at(curve, best)
+    final = _whole_demand_by_several(curve, best, per_rps)
+    if final is not None and final.best is not None:
+        best = Served(curve.demand, final.best.deployment, final.best.usd_per_hour)
+    else:
+        final = _search_at(curve, best)
     assert final.best is not None
     result = feasible_result(final.context, final, final.best)
     if top is not None:
@@ -110,17 +114,25 @@ def _plan(curve: CostCurve, best: Served, per_rps: float, top: int | None) -> Pl
 
 def _search_at(curve: CostCurve, best: Served) -> Search:
     """A finished search at the best plan's rate with a plan that is no dearer."""
-    from pddplan.plan.solve import chips_run_short
-
     search = curve.searches.get(best.rate)
     if search is None:
         budget = min(best.usd_per_hour * NEAR, curve.most_usd_per_hour)
         at = curve.context.at_rate(best.rate)
         search = curve.cheapest(at, budget, curve.deadline, curve.progress, curve.shop)
     search.try_plan(best.deployment)  # where the deadline came first, or the search ended within its gap
-    if mixable(curve.shop) and chips_run_short(search):
+    if mixable(curve.shop):
         search_networks(search)
     return search
+
+
+def _whole_demand_by_several(curve: CostCurve, best: Served, per_rps: float) -> Search | None:
+    """Several pools in a role that serve the whole demand and leave more than the best plan; None without any."""
+    if not mixable(curve.shop):
+        return None
+    budget = min(per_rps * curve.demand - (per_rps * best.rate - best.usd_per_hour), curve.most_usd_per_hour)
+    search = Search(curve.context, curve.shop, budget, curve.deadline, curve.progress)
+    search_networks(search)
+    return search if search.best is not None else None
 
 
 def _served_words(curve: CostCurve, best: Served, value: float, result: PlanResult) -> str:
