@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 from pddplan.economics.cost import chips_by_offer, paid_by_chip
 from pddplan.plan.infeasible import nearest_excuses, refusal, try_largest
-from pddplan.plan.network_search import mixable, search_networks
+from pddplan.plan.network_search import search_networks
+from pddplan.plan.options import mixable
 from pddplan.plan.records import Architecture, PlanResult
 from pddplan.plan.result import architecture_of
 from pddplan.plan.solve import cheapest, chips_run_short, feasible_result, prepare

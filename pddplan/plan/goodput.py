@@ -7,7 +7,6 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pddplan.plan.network_search import most_by_program
 from pddplan.plan.options import Shop, build_shop
 from pddplan.plan.records import PlanResult
 from pddplan.plan.result import headroom_rps
@@ -74,6 +73,8 @@ def solve_goodput(context: Context, deadline: float, progress: Progress | None, 
         result = with_runner_ups(result, final, top - 1)
     bound = bracket.none
     if bracket.none > bracket.high:  # several pools in a role were tried, and none was found
+        from pddplan.plan.network_search import most_by_program
+
         bound = min(bound, most_by_program(context, shop, budget, bracket.high))
     bound = bound if math.isfinite(bound) else bracket.low
     return replace(

@@ -13,7 +13,7 @@ from pddplan.economics.cost import within_offers
 from pddplan.errors import Excuse
 from pddplan.plan.network_build import Parts, network_of, parts_of
 from pddplan.plan.network_program import NetworkProgram, Use
-from pddplan.plan.options import PoolOption, Shop
+from pddplan.plan.options import MIXED_ROLES, PoolOption, Shop
 from pddplan.plan.state import GAP, Found, Search
 from pddplan.serve.context import Context
 from pddplan.spec.types import Role
@@ -28,17 +28,6 @@ LARGE = 16  # instances from which on a pool grows and shrinks by a share of its
 STEP_SHARE = 1 / 16
 RATE_STEP, MOST_RATE = 1.25, 1e3
 MOST_PAIRS = 6
-MIXED_ROLES: tuple[Role, ...] = ("prefill", "main_decode", "aggregated")
-
-
-def mixable(shop: Shop) -> bool:
-    """Whether some role could stand on more than one offer."""
-    return any(len({option.offer.key for option in shop.pools[role]}) > 1 for role in MIXED_ROLES)
-
-
-def all_pinned(shop: Shop) -> bool:
-    """Whether the user pins counts of several offers in one role: every plan must have all of them."""
-    return any(len({o.offer.key for o in options if o.pinned}) > 1 for options in shop.pools.values())
 
 
 def search_networks(search: Search) -> None:

@@ -31,6 +31,7 @@ from pddplan.spec.types import ChipOffer, Role, Scenario, Site
 Array = NDArray[np.float64]
 
 DOMINANCE_SLACK = 1e-9
+MIXED_ROLES: tuple[Role, ...] = ("prefill", "main_decode", "aggregated")
 HIDDEN_SHARE = 0.05  # of a first-token limit: a transfer this short is as good as none
 
 
@@ -75,6 +76,16 @@ class Shop:
 
 
 OptionsOf = Callable[[Context, Site, ChipOffer, Role], tuple[list[PoolOption], list[Excuse]]]
+
+
+def mixable(shop: Shop) -> bool:
+    """Whether some role could stand on more than one offer."""
+    return any(len({option.offer.key for option in shop.pools[role]}) > 1 for role in MIXED_ROLES)
+
+
+def all_pinned(shop: Shop) -> bool:
+    """Whether the user pins counts of several offers in one role: every plan must have all of them."""
+    return any(len({o.offer.key for o in options if o.pinned}) > 1 for options in shop.pools.values())
 
 
 def build_shop(context: Context, options_of: OptionsOf | None = None) -> Shop:

@@ -13,8 +13,8 @@ from pddplan.economics.revenue import revenue_usd_per_hour
 from pddplan.economics.split import tokens_per_hour
 from pddplan.errors import Excuse
 from pddplan.plan.cost_curve import COARSE, CostCurve, Served
-from pddplan.plan.network_search import mixable, search_networks
-from pddplan.plan.options import Shop, build_shop
+from pddplan.plan.network_search import search_networks
+from pddplan.plan.options import Shop, build_shop, mixable
 from pddplan.plan.records import Fix, PlanResult
 from pddplan.plan.state import GAP, Search
 from pddplan.serve.context import Context

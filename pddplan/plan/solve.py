@@ -13,9 +13,7 @@ from pddplan.plan.aggregated import search_aggregated
 from pddplan.plan.explain import alternatives, assumptions, bindings, recommendation
 from pddplan.plan.goodput import solve_goodput
 from pddplan.plan.infeasible import explain_infeasible
-from pddplan.plan.network_search import all_pinned, mixable, search_networks
-from pddplan.plan.options import Shop, build_shop
-from pddplan.plan.profit import solve_profit
+from pddplan.plan.options import Shop, all_pinned, build_shop, mixable
 from pddplan.plan.records import PlanResult, Status
 from pddplan.plan.result import (
     architecture_of,
@@ -65,6 +63,8 @@ def solve(
     if scenario.objective.name == "goodput":
         return replace(solve_goodput(context, deadline, progress, top), seed=seed)
     if scenario.objective.name == "profit":
+        from pddplan.plan.profit import solve_profit
+
         return replace(solve_profit(context, deadline, progress, top), seed=seed)
     search = cheapest(context, deadline=deadline, progress=progress)
     solved = time.perf_counter()
@@ -99,7 +99,7 @@ def cheapest(
     shop = shop or build_shop(context)
     search = Search(context, shop, budget_usd_per_hour, deadline, progress, first_only)
     if all_pinned(shop):
-        search_networks(search)
+        _networks(search)
         return search
     search_aggregated(search)
     run(search)
@@ -108,8 +108,14 @@ def cheapest(
         and mixable(shop)
         and (search.best is None or (networks == "if_short" and not first_only and chips_run_short(search)))
     ):
-        search_networks(search)
+        _networks(search)
     return search
+
+
+def _networks(search: Search) -> None:
+    from pddplan.plan.network_search import search_networks  # late: most scenarios have no use for it
+
+    search_networks(search)
 
 
 def chips_run_short(search: Search) -> bool:

@@ -23,7 +23,6 @@ from pddplan.serve.loads import (
     routing_of,
 )
 from pddplan.serve.metrics import latencies
-from pddplan.serve.network import evaluate_network
 from pddplan.serve.records import Evaluation, PoolLoad, Routing
 from pddplan.serve.relay_rule import Answer, best_threshold, default_threshold_s, thresholds
 from pddplan.serve.request_rows import rows
@@ -50,6 +49,8 @@ def evaluate(
     """
     at = context.rate if rate is None else rate
     if isinstance(deployment, Network):
+        from pddplan.serve.network import evaluate_network  # late: most plans are a single way
+
         return evaluate_network(context, deployment, at, detail=detail, routing=routing)
     if deployment.aggregated is not None:
         return evaluate_aggregated(context, deployment.aggregated, at, detail=detail)

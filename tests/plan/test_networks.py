@@ -12,8 +12,7 @@ from pddplan import load_scenario, solve
 from pddplan.economics.cost import bill, within_offers
 from pddplan.plan.network_build import Parts, network_of
 from pddplan.plan.network_program import NetworkProgram
-from pddplan.plan.network_search import all_pinned, mixable
-from pddplan.plan.options import PoolOption, build_shop
+from pddplan.plan.options import PoolOption, all_pinned, build_shop, mixable
 from pddplan.plan.records import PlanResult
 from pddplan.plan.solve import cheapest, prepare
 from pddplan.plan.state import GAP, Search
