@@ -61,17 +61,18 @@ class NetworkProgram(NetworkFigures):
         proposal: bool = False,
         apart: bool = False,
         use: tuple[Use, ...] = (),
+        stock: float = 1.0,
     ) -> Mix | None:
         """The cheapest network whose prefill and decode pools use no more than these shares of their capacity; None
         where there is none below the limit. A ``proposal`` has one layout per role and offer, and no relay that isn't
         pinned, as what a relay spares is a bound only. ``apart``: no aggregated pool. ``use``: roles and offers that
-        must have an instance, and a part of the load."""
+        must have an instance, and a part of the load; ``stock``: share of the chips on offer that may be used."""
         columns = _Columns(self)
         rows = Rows(columns.total)
         self._flow_rows(rows, columns, prefill, decode)
         self._use_rows(rows, columns, use)
         _layouts(rows, columns, proposal)
-        costs, constant = self._cost_rows(rows, columns)
+        costs, constant = self._cost_rows(rows, columns, stock)
         if math.isfinite(limit_usd_per_hour):
             used = np.flatnonzero(costs)
             rows.add((used.astype(float), costs[used]), -math.inf, limit_usd_per_hour - constant)
@@ -148,7 +149,7 @@ class NetworkProgram(NetworkFigures):
             if taken:
                 rows.add([(column, 1.0) for column in taken], LEAST_PART, math.inf)
 
-    def _cost_rows(self, rows: Rows, columns: _Columns) -> tuple[Array, float]:
+    def _cost_rows(self, rows: Rows, columns: _Columns, stock: float) -> tuple[Array, float]:
         """Inventory, nodes, power; what each column costs and what is paid anyway [USD/h]."""
         scenario = self.context.scenario
         costs = np.zeros(columns.total)
@@ -164,7 +165,7 @@ class NetworkProgram(NetworkFigures):
                 if not entries:
                     continue
                 node = columns.node(offer.key)
-                rows.add(entries, -math.inf, offer.max_chips)
+                rows.add(entries, -math.inf, stock * offer.max_chips)
                 rows.add([*entries, (node, -float(offer.buy_in))], -math.inf, offer.owned_chips)
                 costs[node] = offer.buy_in * offer.usd_per_hour
                 if site.power is not None and offer.chip.all_in_watts is not None:

@@ -22,6 +22,7 @@ from pddplan.spec.types import Role
 LOADS = ((0.5, 0.7), (0.65, 0.8), (0.75, 0.85), (0.85, 0.9), (0.92, 0.95), (1.0, 1.0), (0.35, 0.6))
 MOST_EVALUATIONS = 150  # of networks in one search, with and without aggregated pools
 TILTS = (0.85, 1.18)  # factors by which one prefill pool is made less or more busy than the others
+STOCKS = (1.0, 0.5)  # of the chips on offer: with fewer the program proposes another way to share
 MOVED = 1.25  # factor on what goes to one of several decode sites
 MOST_REPAIRS = 40  # evaluations of one proposal's repair
 LARGE = 16  # instances from which on a pool grows and shrinks by a share of itself
@@ -52,12 +53,13 @@ def _proposals(search: Search, program: NetworkProgram, apart: bool) -> None:
     """Proposals at all loads, improved while they are worth it; ``apart``: prefill and decode in pools of their own."""
     seen: set[tuple[object, ...]] = set()
     last = search.evaluations + MOST_EVALUATIONS
-    for (prefill, decode), use in itertools.product(LOADS, offers_to_use(search.shop, apart)):
+    ways = itertools.product(LOADS, offers_to_use(search.shop, apart), STOCKS)
+    for (prefill, decode), use, stock in ways:
         if search.evaluations > last:
             break
         if time.monotonic() > search.deadline or (search.first_only and search.best is not None):
             break
-        mix = program.solve(prefill, decode, search.limit, proposal=True, apart=apart, use=use)
+        mix = program.solve(prefill, decode, search.limit, proposal=True, apart=apart, use=use, stock=stock)
         search.programs += 1
         if search.progress is not None:
             search.progress(f"several pools per role, {search.evaluations} plans evaluated")
