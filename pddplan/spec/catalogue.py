@@ -20,6 +20,7 @@ from pddplan.spec.chips import (
     missing_problem,
 )
 from pddplan.spec.datafile import examples_dir, hardware_dir, read_data_file
+from pddplan.spec.issues import LONGEST_NAME
 from pddplan.spec.profiles import (
     LinkDefaults,
     TierOffer,
@@ -148,7 +149,8 @@ def find_chip(name: str) -> str | None:
 
 
 def _file(chip_id: str) -> Path:
-    plain = re.fullmatch(r"[a-z0-9][a-z0-9.-]*", chip_id) is not None
+    # no file can have a much longer name: the system would refuse it before it says that there is none
+    plain = len(chip_id) <= LONGEST_NAME and re.fullmatch(r"[a-z0-9][a-z0-9.-]*", chip_id) is not None
     return hardware_dir() / "chips" / (f"{chip_id}.yaml" if plain else "no such file")
 
 

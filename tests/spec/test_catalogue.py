@@ -432,3 +432,8 @@ def test_whatever_is_written_gives_a_chip_or_problems(changes: dict[str, Any]) -
     else:
         assert all(math.isfinite(v) and v > 0 for v in made_of.peak_flops.values())
         assert made_of.chips_per_node >= 1 and made_of.memory_bytes > 0
+
+
+@pytest.mark.parametrize("length", [200, 256, 5000])
+def test_a_name_longer_than_any_files_is_just_unknown(length: int) -> None:
+    assert find_chip("a" * length) is None
