@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+ENDLESS = 1e9  # relative violation of a row that has no finite one
 
 
 @dataclass(frozen=True)
@@ -53,3 +56,8 @@ class Excuse:
     def ratio(self) -> float:
         """Value over limit: how badly a row breaks; inf where the limit is 0."""
         return self.value / self.limit if self.limit > 0 else math.inf
+
+
+def worst_ratio(excuses: Iterable[Excuse]) -> float:
+    """Largest violation relative to its limit, an endless one counted as ``ENDLESS``; 0 without any."""
+    return max((e.ratio if math.isfinite(e.ratio) else ENDLESS for e in excuses), default=0.0)

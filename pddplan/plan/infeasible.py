@@ -107,7 +107,7 @@ def try_largest(search: Search) -> None:
     for option in shop.pools["aggregated"]:
         search.try_plan(Deployment(aggregated=option.pool(option.max_instances)))
     for source, target in site_pairs(search.context.scenario):
-        lines = [k for k in shop.lines if (k.from_site, k.to_site) == (source.name, target.name)]
+        lines = shop.between(source.name, target.name)
         line = max(lines, key=lambda k: k.capacity_bytes_per_s, default=None)
         if line is None and source.name != target.name:
             continue

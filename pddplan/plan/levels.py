@@ -30,11 +30,7 @@ def roots(search: Search) -> list[tuple[Node, float]]:
     forecast = context.scenario.traffic.output_forecast is not None
     for source, target in site_pairs(context.scenario):
         same = source.name == target.name
-        lines: list[LineChoice | None] = (
-            [None]
-            if same
-            else [line for line in shop.lines if (line.from_site, line.to_site) == (source.name, target.name)]
-        )
+        lines: list[LineChoice | None] = [None] if same else [*shop.between(source.name, target.name)]
         prefills = [o for o in shop.pools["prefill"] if o.site.name == source.name]
         groups = [(*group, pace_of(context, *group)) for group in choices_of(search, source.name, target.name, same)]
         for (mains, relays, pace), prefill in itertools.product(groups, prefills):

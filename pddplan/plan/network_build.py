@@ -69,7 +69,7 @@ def parts_of(program: NetworkProgram, mix: Mix) -> Parts:
         reach={option: tuple(targets) for option, targets in reach.items()},
         mains=tuple(o for o, _ in mix.of("main_decode") if o.site.name in reached),
         whole=tuple((option, float(shares.sum())) for option, shares in mix.whole),
-        lines={(k.from_site, k.to_site): k for k in mix.lines if (k.from_site, k.to_site) in sources},
+        lines={line.ends: line for line in mix.lines if line.ends in sources},
         relays=relays,
         tilt=(1.0,) * len(order),
     )
@@ -113,8 +113,7 @@ def _whole(program: NetworkProgram, parts: Parts) -> list[tuple[PoolOption, floa
 
 def _pair(route: Route) -> Pair | None:
     """Sites between which a route crosses a line."""
-    line = route.way.line
-    return None if line is None else (line.from_site, line.to_site)
+    return None if route.way.line is None else route.way.line.ends
 
 
 def _ends(program: NetworkProgram, parts: Parts, option: PoolOption) -> list[tuple[str, PoolOption, float]]:
@@ -133,7 +132,7 @@ def _bands(program: NetworkProgram, parts: Parts) -> list[tuple[float, float]]:
     next requests until it is that busy."""
     if len(parts.prefills) < 2:
         return [(0.0, 1.0)] * len(parts.prefills)
-    works = [_work(program, option) for option in parts.prefills]
+    works = [program.prompt_work[option] for option in parts.prefills]
     room = [parts.counts[o] * t for o, t in zip(parts.prefills, parts.tilt, strict=True)]
 
     def edges(busy: float) -> list[float]:
@@ -153,18 +152,3 @@ def _bands(program: NetworkProgram, parts: Parts) -> list[tuple[float, float]]:
     found = edges(low)
     found[-1] = 1.0
     return list(itertools.pairwise(found))
-
-
-def _work(program: NetworkProgram, option: PoolOption) -> tuple[Array, Array]:
-    """Share of the requests up to each atom in the order of uncached tokens, and the busy instances of ``option`` that
-    they ask for; strictly rising, both from 0."""
-    context = program.context
-    atoms = context.demand.atoms
-    order = np.argsort(atoms.uncached, kind="stable")
-    pool = option.pool(1)
-    times = context.prefill_times(pool).shared[order] / pool.prefill.servers_per_instance
-    weight = atoms.weight[order] / atoms.weight.sum()
-    share = np.concatenate([[0.0], np.cumsum(weight)])
-    work = np.concatenate([[0.0], np.cumsum(context.rate * weight * np.maximum(times, 1e-12))])
-    share[-1] = 1.0
-    return share, work

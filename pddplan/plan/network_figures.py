@@ -51,7 +51,7 @@ class NetworkFigures:
     def classes(self) -> tuple[Index, ...]:
         """Atoms of each class: of one workload, in the order of uncached tokens."""
         atoms = self.context.demand.atoms
-        order = np.argsort(atoms.uncached, kind="stable")
+        order = atoms.by_uncached
         most = max(MAX_CLASSES // atoms.workloads, 2)
         found: list[Index] = []
         for k in range(atoms.workloads):
@@ -83,14 +83,14 @@ class NetworkFigures:
         """Every prefill option with every site that can decode for it."""
         found = []
         for source, target in site_pairs(self.context.scenario):
-            reached = source.name == target.name or self._linked(source.name, target.name)
-            if reached and any(o.site.name == target.name for o in self.mains):
+            if self._linked(source.name, target.name) and any(o.site.name == target.name for o in self.mains):
                 options = self.search.shop.pools["prefill"]
                 found += [Way(o, target.name) for o in options if o.site.name == source.name]
         return tuple(found)
 
     def _linked(self, source: str, target: str) -> bool:
-        return any((line.from_site, line.to_site) == (source, target) for line in self.search.shop.lines)
+        """Whether KV gets from a site to another (or needs no line)."""
+        return source == target or bool(self.search.shop.between(source, target))
 
     @cached_property
     def mains(self) -> dict[PoolOption, float]:
@@ -107,12 +107,9 @@ class NetworkFigures:
     def _decode(self, role: Role) -> dict[PoolOption, float]:
         best: dict[PoolOption, float] = {}
         for source, target in site_pairs(self.context.scenario):
-            same = source.name == target.name
-            if not same and not any(
-                (k.from_site, k.to_site) == (source.name, target.name) for k in self.search.shop.lines
-            ):
+            if not self._linked(source.name, target.name):
                 continue
-            for mains, relays in choices_of(self.search, source.name, target.name, same):
+            for mains, relays in choices_of(self.search, source.name, target.name, source.name == target.name):
                 for choice in mains if role == "main_decode" else relays:
                     each = choice.tokens_per_s / choice.instances
                     best[choice.option] = max(best.get(choice.option, 0.0), each)
@@ -134,7 +131,7 @@ class NetworkFigures:
             if most < 1:
                 continue
             batch = np.geomspace(1.0, most, BATCHES)
-            seconds = np.array([float(service.step_time_s(float(b), held, 0.0)) for b in batch])
+            seconds = np.asarray(service.step_time_s(batch, held, 0.0), dtype=float)
             fits = seconds <= context.tpot_limit_s() * (1 + 1e-9)
             if fits.any():
                 tokens = float((batch[fits] / seconds[fits]).max()) * context.scenario.engine.mtp_accepted_tokens
@@ -149,6 +146,23 @@ class NetworkFigures:
             pool = option.pool(1)
             times = self.context.prefill_times(pool)
             found[option] = self.per_class(times.shared) / pool.prefill.servers_per_instance
+        return found
+
+    @cached_property
+    def prompt_work(self) -> dict[PoolOption, tuple[Array, Array]]:
+        """Share of the requests up to each atom in the order of uncached tokens, and the busy instances of a prefill
+        option that they ask for; strictly rising, both from 0."""
+        atoms = self.context.demand.atoms
+        order = atoms.by_uncached
+        weight = atoms.weight[order] / atoms.weight.sum()
+        share = np.concatenate([[0.0], np.cumsum(weight)])
+        share[-1] = 1.0
+        found = {}
+        for option in self.prefills:
+            pool = option.pool(1)
+            times = self.context.prefill_times(pool).shared[order] / pool.prefill.servers_per_instance
+            work = np.cumsum(self.context.rate * weight * np.maximum(times, 1e-12))
+            found[option] = share, np.concatenate([[0.0], work])
         return found
 
     @cached_property

@@ -78,7 +78,7 @@ class NetworkProgram(NetworkFigures):
             rows.add((used.astype(float), costs[used]), -math.inf, limit_usd_per_hour - constant)
         upper = np.full(columns.total, math.inf)
         upper[columns.lines] = 1.0
-        upper[: columns.options.size] = [
+        upper[: len(columns.every)] = [
             0 if proposal and not o.pinned and o.role == "relay_decode" else o.max_instances for o in columns.every
         ]
         upper[columns.chosen] = 1.0
@@ -125,7 +125,7 @@ class NetworkProgram(NetworkFigures):
         for pair in columns.pairs:
             mine = [i for i, way in enumerate(self.ways) if way.pair == pair]
             entries = [(columns.flow(i, c), rate * float(self.sent_bytes[c])) for i in mine for c in range(k)]
-            offered = [(n, line) for n, line in columns.tiers if (line.from_site, line.to_site) == pair]
+            offered = [(n, line) for n, line in columns.tiers if line.ends == pair]
             entries += [(n, -line.capacity_bytes_per_s * context.cap_line) for n, line in offered]
             rows.add(entries, -math.inf, 0)
             rows.add([(n, 1.0) for n, _ in offered], -math.inf, 1)
@@ -177,7 +177,7 @@ class NetworkProgram(NetworkFigures):
         hourly = self.context.rate * self.sent_bytes * SECONDS_PER_HOUR * mean_load(scenario)
         for i, way in enumerate(self.ways):
             if way.crosses:
-                tiers = [line for _, line in columns.tiers if (line.from_site, line.to_site) == way.pair]
+                tiers = [line for _, line in columns.tiers if line.ends == way.pair]
                 least = min(line.link.tiers[line.tier].usd_per_byte.get(way.pair[0], 0.0) for line in tiers)
                 for c in range(len(self.classes)):
                     costs[columns.flow(i, c)] = least * float(hourly[c])
@@ -220,10 +220,9 @@ class _Columns:
 
     def __init__(self, program: NetworkProgram) -> None:
         self.every: Sequence[PoolOption] = (*program.prefills, *program.mains, *program.relays, *program.whole)
-        self.options = np.arange(len(self.every))
         self._count = {id(option): i for i, option in enumerate(self.every)}
         self.pairs = list(dict.fromkeys(way.pair for way in program.ways if way.crosses))
-        offered = [k for k in program.search.shop.lines if (k.from_site, k.to_site) in self.pairs]
+        offered = [line for line in program.search.shop.lines if line.ends in self.pairs]
         first_line = len(self.every)
         self.tiers = [(first_line + i, line) for i, line in enumerate(offered)]
         self.lines = np.arange(first_line, first_line + len(offered))

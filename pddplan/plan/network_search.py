@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pddplan.economics.cost import within_offers
-from pddplan.errors import Excuse
+from pddplan.errors import worst_ratio
 from pddplan.plan.network_build import Parts, network_of, parts_of
 from pddplan.plan.network_program import NetworkProgram, Use
 from pddplan.plan.options import MIXED_ROLES, PoolOption, Shop
 from pddplan.plan.state import GAP, Found, Search
 from pddplan.serve.context import Context
+from pddplan.serve.slo import is_late
 from pddplan.spec.types import Role
 
 # Shares of their capacity that prefill and decode pools are first taken to use.
@@ -44,8 +45,9 @@ def search_networks(search: Search) -> None:
         return
     search.open = True
     proven, single = search.bound, search.best
-    for apart in (True, False) if program.whole and program.ways else (not program.whole,):
-        _proposals(search, program, apart)
+    for apart, options in ((True, program.ways), (False, program.whole)):
+        if options:
+            _proposals(search, program, apart)
     search.bound = proven if search.best is single else min(proven, least.bound_usd_per_hour)
 
 
@@ -129,11 +131,9 @@ def _try(search: Search, program: NetworkProgram, parts: Parts) -> Found | None:
 
 
 def _badness(found: Found) -> tuple[int, float]:
-    """Order of plans that don't hold: by how many rows break, those without any state last, then by the worst."""
-    excuses = found.evaluation.excuses
+    """Order of plans that don't hold: those without any state last, then by the worst row."""
     stateless = math.isnan(found.evaluation.decode_hit_rate)
-    worst = max((e.ratio if math.isfinite(e.ratio) else 1e9 for e in excuses), default=0.0)
-    return (1 if stateless else 0, worst)
+    return (1 if stateless else 0, worst_ratio(found.evaluation.excuses))
 
 
 def _repaired(search: Search, program: NetworkProgram, parts: Parts) -> tuple[Parts, Found] | None:
@@ -180,15 +180,14 @@ def _steps(program: NetworkProgram, parts: Parts, found: Found | None) -> Iterat
                 yield replace(parts, tilt=tilt)
     if "line" in (subject, *(e.subject for e in excuses)):
         yield from _faster_lines(program, parts)
-    if subject == "line" or any(_is_late(e) for e in excuses):
+    if subject == "line" or any(is_late(e) for e in excuses):
         yield from _with_relays(program, parts)
 
 
 def _at_the_cost_of_others(parts: Parts, option: PoolOption) -> Iterator[Parts]:
     """An instance less of each other pool on the option's offer, whose chips it may have taken."""
     for other, count in parts.counts.items():
-        least = other.min_instances if other.pinned else 1
-        if other is not option and other.offer.key == option.offer.key and count > least:
+        if other is not option and other.offer.key == option.offer.key and count > other.min_instances:
             yield parts.with_count(other, count - 1)
 
 
@@ -215,10 +214,6 @@ def _roles_of(subject: str) -> tuple[Role, ...]:
     return ("prefill", "relay_decode", "main_decode", "aggregated")
 
 
-def _is_late(excuse: Excuse) -> bool:
-    return excuse.constraint.startswith("ttft")
-
-
 def _step(count: int) -> int:
     return max(1, round(count * STEP_SHARE)) if count >= LARGE else 1
 
@@ -226,8 +221,7 @@ def _step(count: int) -> int:
 def _faster_lines(program: NetworkProgram, parts: Parts) -> Iterator[Parts]:
     """The next faster line of each pair."""
     for pair, line in parts.lines.items():
-        offered = [k for k in program.search.shop.lines if (k.from_site, k.to_site) == pair]
-        faster = [k for k in offered if k.gbit_per_s > line.gbit_per_s]
+        faster = [k for k in program.search.shop.between(*pair) if k.gbit_per_s > line.gbit_per_s]
         if faster:
             yield replace(parts, lines={**parts.lines, pair: min(faster, key=lambda k: k.gbit_per_s)})
 
@@ -258,14 +252,13 @@ def _trimmed(search: Search, program: NetworkProgram, parts: Parts, found: Found
 
 def _lighter(program: NetworkProgram, parts: Parts) -> Iterator[Parts]:
     for option, count in parts.counts.items():
-        least = option.min_instances if option.pinned else 1
         for fewer in dict.fromkeys((count - _step(count), count - 1)):
-            if fewer >= least:
+            if fewer >= option.min_instances:
                 yield parts.with_count(option, fewer)
         yield from _on_other_layouts(program, parts, option, count)
     for pair, line in parts.lines.items():
-        for other in program.search.shop.lines:
-            if (other.from_site, other.to_site) == pair and other.port_usd_per_hour < line.port_usd_per_hour:
+        for other in program.search.shop.between(*pair):
+            if other.port_usd_per_hour < line.port_usd_per_hour:
                 yield replace(parts, lines={**parts.lines, pair: other})
     for pair in parts.relays:
         yield replace(parts, relays={p: o for p, o in parts.relays.items() if p != pair})
@@ -282,7 +275,7 @@ def _on_other_layouts(program: NetworkProgram, parts: Parts, option: PoolOption,
     others = [o for o in known[option.role] if o.offer.key == option.offer.key and o is not option]
     for other in others:
         fewer = (count * option.chips - 1) // other.chips
-        if fewer < max(other.min_instances, 1) or other in parts.counts:
+        if fewer < other.min_instances or other in parts.counts:
             continue
         if count * option.chips - fewer * other.chips > max(option.chips, other.chips):
             continue
@@ -290,15 +283,17 @@ def _on_other_layouts(program: NetworkProgram, parts: Parts, option: PoolOption,
 
 
 def _swapped(parts: Parts, option: PoolOption, other: PoolOption, count: int) -> Parts:
-    def mapped(options: tuple[PoolOption, ...]) -> tuple[PoolOption, ...]:
-        return tuple(other if o is option else o for o in options)
+    """The parts with ``count`` instances of another option in an option's place."""
+
+    def new(known: PoolOption) -> PoolOption:
+        return other if known is option else known
 
     return replace(
         parts,
-        counts={(other if o is option else o): (count if o is option else n) for o, n in parts.counts.items()},
-        prefills=mapped(parts.prefills),
-        reach={(other if o is option else o): ends for o, ends in parts.reach.items()},
-        mains=mapped(parts.mains),
-        whole=tuple((other if o is option else o, weight) for o, weight in parts.whole),
-        relays={pair: (other if o is option else o) for pair, o in parts.relays.items()},
+        counts={new(o): count if o is option else n for o, n in parts.counts.items()},
+        prefills=tuple(new(o) for o in parts.prefills),
+        reach={new(o): ends for o, ends in parts.reach.items()},
+        mains=tuple(new(o) for o in parts.mains),
+        whole=tuple((new(o), weight) for o, weight in parts.whole),
+        relays={pair: new(o) for pair, o in parts.relays.items()},
     )

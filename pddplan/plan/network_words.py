@@ -48,6 +48,6 @@ def _pool_words(context: Context, network: Network, pool: Pool) -> str:
 def edge_tokens(context: Context, quantile: float) -> float:
     """Uncached tokens at a quantile of the requests, interpolated between the middles of the atoms [tokens]."""
     atoms = context.demand.atoms
-    order = np.argsort(atoms.uncached, kind="stable")
+    order = atoms.by_uncached
     weight = atoms.weight[order] / atoms.weight.sum()
     return float(np.interp(quantile, np.cumsum(weight) - weight / 2, atoms.uncached[order]))

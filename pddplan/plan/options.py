@@ -74,6 +74,10 @@ class Shop:
     lines: tuple[LineChoice, ...]
     excuses: tuple[Excuse, ...]
 
+    def between(self, source: str, target: str) -> list[LineChoice]:
+        """Lines from a site that prefills to one that decodes."""
+        return [line for line in self.lines if line.ends == (source, target)]
+
 
 OptionsOf = Callable[[Context, Site, ChipOffer, Role], tuple[list[PoolOption], list[Excuse]]]
 

@@ -50,10 +50,8 @@ def architecture_of(deployment: Plan, evaluation: Evaluation) -> Architecture:
 def role_plans(context: Context, deployment: Plan, evaluation: Evaluation, costs: Bill) -> tuple[RolePlan, ...]:
     """One entry per pool."""
     found = []
-    for i, (pool, usd) in enumerate(zip(deployment.pools, costs.pools, strict=True)):
-        load = evaluation.loads[i] if evaluation.loads else None
-        parallelism = pool.service.parallelism
-        batch = load.mean_batch if load is not None else math.nan
+    for pool, load, usd in zip(deployment.pools, evaluation.loads, costs.pools, strict=True):
+        parallelism, batch = pool.service.parallelism, load.mean_batch
         found.append(
             RolePlan(
                 role=pool.role,
@@ -67,8 +65,8 @@ def role_plans(context: Context, deployment: Plan, evaluation: Evaluation, costs
                 ep=parallelism.ep,
                 batch=max(round(batch), 1) if math.isfinite(batch) else 0,
                 usd_per_hour=usd,
-                utilization=(load.utilization if load is not None else None) or UNKNOWN,
-                busy_share=load.busy_share if load is not None else math.nan,
+                utilization=load.utilization or UNKNOWN,
+                busy_share=load.busy_share,
                 request_share=share_of(deployment, pool),
                 uncached_tokens=_uncached(context, deployment, pool),
                 kv_format=other_format(context, held_format(context.demand, pool)),

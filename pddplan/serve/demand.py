@@ -35,6 +35,7 @@ class Demand:
     delta_held: Array  # bytes to send when main decode still holds the prefix
     delta_cold: Array  # bytes to send when it holds nothing
     others: dict[str, Demand] = field(default_factory=dict, repr=False, compare=False)  # see ``in_format``
+    cut: tuple[Demand, float, float] | None = field(default=None, repr=False, compare=False)  # a ``band``: of what
 
     def in_format(self, kv_format: str) -> Demand:
         """The same traffic with its caches in another format, made once: what a pool or a line holds that hasn't the
@@ -42,7 +43,12 @@ class Demand:
         if kv_format == self.kv_format:
             return self
         if kv_format not in self.others:
-            self.others[kv_format] = _demand(self.traffic, self.model, kv_format, self.atoms)
+            if self.cut is None:
+                made = _demand(self.traffic, self.model, kv_format, self.atoms)
+            else:
+                whole, low, high = self.cut
+                made = whole.in_format(kv_format).band(low, high)
+            self.others[kv_format] = made
         return self.others[kv_format]
 
     @cached_property
@@ -76,9 +82,7 @@ class Demand:
 
     def mean_delta(self, held_share: float) -> float:
         """Mean bytes to send when main decode holds a share ``held_share`` of the prefixes, see ``IdleSessions``."""
-        held, cold = self._mean_delta
-        each = self.sessions.of_each(held_share)
-        return float((each * held + (1.0 - each) * cold).sum())
+        return self.sessions.mean(held_share, *self._mean_delta)
 
     def held(self, held_share: float) -> Array | float:
         """Share of each atom's requests whose prefix main decode holds, (atoms,), a number for one workload."""
@@ -86,7 +90,7 @@ class Demand:
 
     def band(self, low: float, high: float) -> Demand:
         """The requests between two quantiles of the order by uncached tokens; an atom on an edge is split."""
-        order = np.argsort(self.atoms.uncached, kind="stable")
+        order = self.atoms.by_uncached
         above = np.cumsum(self.atoms.weight[order])
         above /= above[-1]
         below = np.concatenate([[0.0], above[:-1]])
@@ -101,10 +105,10 @@ class Demand:
             **{name: getattr(self.atoms, name)[kept] for name in ("prompt", "cached", "output", "workload")},
         )
         arrays = ("kv_prompt", "kv_prefix", "kv_session", "kv_last_layer", "delta_held", "delta_cold")
-        cut = {name: getattr(self, name)[kept] for name in arrays}
+        sizes = {name: getattr(self, name)[kept] for name in arrays}
         # one cache holds the sessions of all bands: their gaps and shares are those of the whole traffic
-        sessions = replace(self.sessions, kv_mean=atoms.mean(cut["kv_session"]))
-        return replace(self, atoms=atoms, sessions=sessions, others={}, **cut)
+        sessions = replace(self.sessions, kv_mean=atoms.mean(sizes["kv_session"]))
+        return replace(self, atoms=atoms, sessions=sessions, others={}, cut=(self, low, high), **sizes)
 
     @property
     def layers(self) -> int:

@@ -48,6 +48,11 @@ class LineChoice:
     to_site: str
 
     @property
+    def ends(self) -> tuple[str, str]:
+        """Sites of prefill and of main decode."""
+        return self.from_site, self.to_site
+
+    @property
     def gbit_per_s(self) -> float:
         return self.link.tiers[self.tier].gbit_per_s * self.lines
 

@@ -12,6 +12,7 @@ from pddplan.serve.deployment import Network, Plan
 from pddplan.serve.equilibrium import Case, Flow, equilibrium, longest_stay, loop_gain, pinned_share
 from pddplan.serve.line_stage import LineState, line_state, transfer
 from pddplan.serve.loads import (
+    gain_excuses,
     line_excuses,
     line_load,
     main_decode_load,
@@ -57,7 +58,7 @@ def evaluate(
     assert deployment.prefill is not None and deployment.main is not None
     stage = context.prefill_stage(deployment.prefill, at, deployment.main, deployment.relay)
     if isinstance(stage, Excuse):
-        return _failed((stage,))
+        return Evaluation.failed(stage)
     move = transfer(context.demand, deployment, stage, context.nic_goodput)
     case = Case(context, deployment, stage, move, at)
     if routing is not None:
@@ -99,17 +100,12 @@ def _longer(case: Case, threshold_s: float, near: float, plain: Answer) -> Answe
     return replace(answer, full=math.isfinite(longest))
 
 
-def _failed(excuses: tuple[Excuse, ...]) -> Evaluation:
-    routing = Routing(0.0, 0.0, 0.0, 0.0, None)
-    return Evaluation((), (), (), routing, math.nan, math.nan, math.nan, excuses, 0.0)
-
-
 def _at_threshold(case: Case, threshold_s: float, start: float = 1.0, stay_s: float = 0.0) -> Answer:
     """Every row of the case at one relay threshold and stay; the loop gain is looked at where all others hold."""
     context = case.context
     flow = equilibrium(case, threshold_s, start, stay_s)
     if isinstance(flow, Excuse):
-        return Answer(_failed((flow,)))
+        return Answer(Evaluation.failed(flow))
     excuses = _load_rows(case, flow)
     table = rows(context, case.deployment, case.stage, case.move, flow)
     mixtures = latencies(context, case.stage, flow, table, context.scenario.engine.router_delay_s)
@@ -118,7 +114,7 @@ def _at_threshold(case: Case, threshold_s: float, start: float = 1.0, stay_s: fl
     gain = math.nan
     if not excuses:
         gain = loop_gain(case, flow)
-        excuses += _unstable(gain)
+        excuses += gain_excuses(gain)
     evaluation = Evaluation(
         slo=(),
         loads=(),
@@ -133,10 +129,6 @@ def _at_threshold(case: Case, threshold_s: float, start: float = 1.0, stay_s: fl
     return Answer(evaluation, flow, mixtures)
 
 
-def _unstable(gain: float) -> list[Excuse]:
-    return [Excuse("loop_gain", gain, 1.0, "", "main_decode")] if gain >= 1.0 else []
-
-
 def _completed(case: Case, answer: Answer) -> Evaluation:
     """The answer's evaluation with all quantiles and loads."""
     flow, mixtures, base = answer.flow, answer.mixtures, answer.evaluation
@@ -145,7 +137,7 @@ def _completed(case: Case, answer: Answer) -> Evaluation:
     excuses, gain = base.excuses, base.loop_gain
     if math.isnan(gain):
         gain = loop_gain(case, flow)
-        excuses = (*excuses, *_unstable(gain))
+        excuses = (*excuses, *gain_excuses(gain))
     limit = flow.handover.limit_tokens if flow.handover is not None else math.inf
     return replace(
         base,

@@ -110,6 +110,12 @@ class IdleSessions:
         each, q = self._shares
         return np.array([np.interp(share, q, of_one) for of_one in each])
 
+    def mean(self, share: float, held: Array, cold: Array) -> float:
+        """Mean over the requests where q is ``share``; ``held`` and ``cold`` (workloads,) are each workload's part of
+        the mean if all its prefixes were held, if none were."""
+        each = self.of_each(share)
+        return float((each * held + (1.0 - each) * cold).sum())
+
     @property
     def pinned_share(self) -> float | None:
         """q where the user pins it, None where it is an outcome."""

@@ -64,6 +64,11 @@ def main_excuses(context: Context, pool: Pool, main: MainState) -> list[Excuse]:
     return found
 
 
+def gain_excuses(gain: float) -> list[Excuse]:
+    """The loop from hit share to hit share must not feed on itself."""
+    return [Excuse("loop_gain", gain, 1.0, "", "main_decode")] if gain >= 1.0 else []
+
+
 def line_load(ways: Sequence[tuple[Case, Flow]]) -> LineLoad:
     """Load of a line by all the ways that use it."""
     mean = sum(case.rate * flow.line.bytes_per_request for case, flow in ways)

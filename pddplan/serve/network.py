@@ -7,8 +7,9 @@ it. The hit shares q of all main-decode pools are one fixed point; the SLO rows 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from pddplan.serve.equilibrium import HELD_TOLERANCE, MAX_ROUNDS, Case, Flow, jo
 from pddplan.serve.latency import BLEND_TOLERANCE
 from pddplan.serve.line_stage import transfer
 from pddplan.serve.loads import (
+    gain_excuses,
     line_excuses,
     line_load,
     main_decode_load,
@@ -40,6 +42,7 @@ from pddplan.serve.request_rows import rows
 from pddplan.serve.slo import excuses_of_slo, excuses_of_within, slo_values
 
 Array = NDArray[np.float64]
+T = TypeVar("T")
 
 COARSE = 3e-4  # of the quantiles of a network that is only tried
 LADDER = 3  # every so manieth relay threshold is tried
@@ -57,27 +60,25 @@ class Ways:
     routes: tuple[Route, ...]  # of the cases, in their order
     mains: tuple[Pool, ...]
     ends: tuple[int, ...]  # index into ``mains`` of each case
-    whole: tuple[tuple[Route, Evaluation, Latencies | None], ...]  # aggregated pools
+    whole: tuple[tuple[Route, Evaluation, Latencies], ...]  # aggregated pools
+
+    def by_main(self, each: Sequence[T]) -> list[T]:
+        """Of what is known of each case, that of the first one which ends at each main-decode pool."""
+        return [each[self.ends.index(m)] for m in range(len(self.mains))]
 
     def others_bytes_per_s(self, held: Sequence[float]) -> list[float]:
         """What the other routes over the same line send beside each [B/s]."""
         sent: dict[int, float] = {}
         own = []
         for case, end in zip(self.cases, self.ends, strict=True):
-            own.append(case.rate * bytes_per_request(case, held[end]) if case.deployment.line is not None else 0.0)
+            mean = case.context.demand.sessions.mean(held[end], *case.move.kind_bytes)
+            own.append(case.rate * mean if case.deployment.line is not None else 0.0)
             key = id(case.deployment.line)
             sent[key] = sent.get(key, 0.0) + own[-1]
         return [
             sent[id(c.deployment.line)] - mine if c.deployment.line else 0.0
             for c, mine in zip(self.cases, own, strict=True)
         ]
-
-
-def bytes_per_request(case: Case, held_share: float) -> float:
-    """Mean bytes of a route's requests when its main decode holds a share ``held_share`` of the prefixes."""
-    each = case.context.demand.sessions.of_each(held_share)
-    held, cold = case.move.kind_bytes
-    return float((each * held + (1.0 - each) * cold).sum())
 
 
 def evaluate_network(
@@ -87,7 +88,7 @@ def evaluate_network(
     requests stay on a relay as long as their transfer takes."""
     ways = _ways(context, network, rate, detail)
     if isinstance(ways, Excuse):
-        return _failed((ways,))
+        return Evaluation.failed(ways)
     if routing is not None:
         threshold = math.inf if routing.threshold_s is None else routing.threshold_s
         kept = _at_threshold(ways, threshold)
@@ -112,15 +113,12 @@ def evaluate_network(
 
 @dataclass(frozen=True)
 class _Solved:
-    """A network at one relay threshold; ``flows`` by case, empty where a stage gave out."""
+    """A network at one relay threshold; ``flows`` by case and ``parts``, latencies by share of the requests, are empty
+    where a stage gave out."""
 
     answer: Answer
     flows: tuple[Flow, ...] = ()
-
-
-def _failed(excuses: tuple[Excuse, ...]) -> Evaluation:
-    routing = Routing(0.0, 0.0, 0.0, 0.0, None)
-    return Evaluation((), (), (), routing, math.nan, math.nan, math.nan, excuses, 0.0)
+    parts: tuple[tuple[float, Latencies], ...] = ()
 
 
 def _ways(context: Context, network: Network, rate: float, detail: bool) -> Ways | Excuse:
@@ -130,7 +128,7 @@ def _ways(context: Context, network: Network, rate: float, detail: bool) -> Ways
     routes: list[Route] = []
     mains: list[Pool] = []
     ends: list[int] = []
-    whole: list[tuple[Route, Evaluation, Latencies | None]] = []
+    whole: list[tuple[Route, Evaluation, Latencies]] = []
     for route in network.routes:
         way, band = route.way, context.band(*route.band)
         if way.aggregated is not None:
@@ -193,12 +191,13 @@ def _flows(ways: Ways, held: Sequence[float], threshold_s: float) -> tuple[Flow,
 
 def _equilibrium(ways: Ways, threshold_s: float) -> tuple[Flow, ...] | Excuse:
     """Largest fixed point of all hit shares, from 1 downwards: see ``equilibrium.equilibrium``."""
-    held = [_first_share(ways, m) for m in range(len(ways.mains))]
+    pinned = [pinned_share(ways.context, case.deployment) for case in ways.by_main(ways.cases)]
+    held = [1.0 if share is None else share for share in pinned]
     flows = _flows(ways, held, threshold_s)
     for _ in range(MAX_ROUNDS):
         if isinstance(flows, Excuse):
             return flows
-        following = _following(ways, flows)
+        following = [flow.next_held_share for flow in ways.by_main(flows)]
         if max((abs(a - b) for a, b in zip(following, held, strict=True)), default=0.0) <= HELD_TOLERANCE:
             return flows
         held = following
@@ -206,23 +205,10 @@ def _equilibrium(ways: Ways, threshold_s: float) -> tuple[Flow, ...] | Excuse:
     return flows
 
 
-def _first_share(ways: Ways, main: int) -> float:
-    case = next(c for c, end in zip(ways.cases, ways.ends, strict=True) if end == main)
-    pinned = pinned_share(ways.context, case.deployment)
-    return 1.0 if pinned is None else pinned
-
-
-def _following(ways: Ways, flows: Sequence[Flow]) -> list[float]:
-    """The hit share that each main-decode pool's state leads to."""
-    return [
-        next(f.next_held_share for f, e in zip(flows, ways.ends, strict=True) if e == m) for m in range(len(ways.mains))
-    ]
-
-
 def _loop_gain(ways: Ways, flows: Sequence[Flow]) -> float:
     """Spectral radius of the Jacobian of all hit shares -> the next ones, by central differences of 0.01; 0 where they
     are pinned."""
-    held = [next(f.held_share for f, e in zip(flows, ways.ends, strict=True) if e == m) for m in range(len(ways.mains))]
+    held = [flow.held_share for flow in ways.by_main(flows)]
     if not held or pinned_share(ways.context, ways.cases[0].deployment) is not None:
         return 0.0
     slopes = np.zeros((len(held), len(held)))
@@ -233,7 +219,7 @@ def _loop_gain(ways: Ways, flows: Sequence[Flow]) -> float:
             moved = _flows(ways, [at if i == m else h for i, h in enumerate(held)], flows[0].threshold_s)
             if isinstance(moved, Excuse):
                 return 1.0
-            ends.append(np.array(_following(ways, moved)))
+            ends.append(np.array([flow.next_held_share for flow in ways.by_main(moved)]))
         slopes[:, m] = (ends[0] - ends[1]) / (high - low)
     return float(np.abs(np.linalg.eigvals(slopes)).max())
 
@@ -242,19 +228,19 @@ def _at_threshold(ways: Ways, threshold_s: float) -> _Solved:
     """Every row of the network at one relay threshold."""
     flows = _equilibrium(ways, threshold_s) if ways.cases else ()
     if isinstance(flows, Excuse):
-        return _Solved(Answer(_failed((flows,))))
+        return _Solved(Answer(Evaluation.failed(flows)))
     context = ways.context
     excuses = [e for _, evaluation, _ in ways.whole for e in evaluation.excuses if _is_load(e)]
     excuses += _load_rows(ways, flows)
-    mixtures = _latencies(ways, flows, exact=False)
+    parts = _latencies(ways, flows)
+    mixtures = blended(parts, COARSE)
     known = all(math.isfinite(f.main.occupancy.tpot_s) for f in flows)
     excuses += excuses_of_slo(context, mixtures, known)
     excuses += excuses_of_within(context, mixtures)
     gain = math.nan
     if not excuses:
         gain = _loop_gain(ways, flows)
-        if gain >= 1.0:
-            excuses.append(Excuse("loop_gain", gain, 1.0, "", "main_decode"))
+        excuses += gain_excuses(gain)
     evaluation = Evaluation(
         slo=(),
         loads=(),
@@ -266,7 +252,7 @@ def _at_threshold(ways: Ways, threshold_s: float) -> _Solved:
         excuses=tuple(excuses),
         within_slo_share=mixtures.within if context.scenario.slo_within else math.nan,
     )
-    return _Solved(Answer(evaluation, flows[0] if flows else None, mixtures), flows)
+    return _Solved(Answer(evaluation, flows[0] if flows else None, mixtures), flows, parts)
 
 
 def _is_load(excuse: Excuse) -> bool:
@@ -279,10 +265,9 @@ def _load_rows(ways: Ways, flows: Sequence[Flow]) -> list[Excuse]:
     pairs = list(zip(ways.cases, flows, strict=True))
     for mine in _by_line(ways, flows):
         found += line_excuses(*mine[0])
-    for pool in _pools_of(ways, lambda case: case.deployment.prefill):
+    for pool in (pool for pool in ways.network.pools if pool.role == "prefill"):
         found += prefill_excuses(pool, [(c, f) for c, f in pairs if c.deployment.prefill is pool])
-    for m, main in enumerate(ways.mains):
-        flow = next(f for f, end in zip(flows, ways.ends, strict=True) if end == m)
+    for main, flow in zip(ways.mains, ways.by_main(flows), strict=True):
         found += main_excuses(ways.context, main, flow.main)
     for case, flow in pairs:
         found += relay_excuses(case, flow)
@@ -295,18 +280,14 @@ def _by_line(ways: Ways, flows: Sequence[Flow]) -> list[list[tuple[Case, Flow]]]
     return [[(c, f) for c, f in pairs if c.deployment.line is line] for line in ways.network.lines]
 
 
-def _pools_of(ways: Ways, pick: Callable[[Case], Pool | None]) -> list[Pool]:
-    found = [pick(case) for case in ways.cases]
-    return list({id(pool): pool for pool in found if pool is not None}.values())
-
-
-def _latencies(ways: Ways, flows: Sequence[Flow], *, exact: bool) -> Latencies:
-    parts: list[tuple[float, Latencies]] = [(r.weight, own) for r, _, own in ways.whole if own is not None]
+def _latencies(ways: Ways, flows: Sequence[Flow]) -> tuple[tuple[float, Latencies], ...]:
+    """Latencies of each route by its share of the requests."""
+    parts = [(route.weight, own) for route, _, own in ways.whole]
     router = ways.context.scenario.engine.router_delay_s
     for case, route, flow in zip(ways.cases, ways.routes, flows, strict=True):
         table = rows(case.context, case.deployment, case.stage, case.move, flow)
         parts.append((route.weight, latencies(case.context, case.stage, flow, table, router)))
-    return blended(parts, COARSE if not exact else BLEND_TOLERANCE)
+    return tuple(parts)
 
 
 def _decode_hit_rate(ways: Ways, flows: Sequence[Flow]) -> float:
@@ -350,11 +331,11 @@ def _completed(ways: Ways, solved: _Solved) -> Evaluation:
     base = answer.evaluation
     if answer.mixtures is None:
         return base
-    mixtures = _latencies(ways, flows, exact=True)
+    mixtures = blended(solved.parts, BLEND_TOLERANCE)
     excuses, gain = base.excuses, base.loop_gain
     if math.isnan(gain):
         gain = _loop_gain(ways, flows)
-        excuses = (*excuses, *([Excuse("loop_gain", gain, 1.0, "", "main_decode")] if gain >= 1.0 else []))
+        excuses = (*excuses, *gain_excuses(gain))
     limits = [
         f.handover.limit_tokens for f in flows if f.handover is not None and math.isfinite(f.handover.limit_tokens)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -88,6 +89,12 @@ class Evaluation:
     def line(self) -> LineLoad | None:
         """The first line."""
         return self.lines[0] if self.lines else None
+
+    @classmethod
+    def failed(cls, *excuses: Excuse) -> Evaluation:
+        """Where a stage gave out: nothing is known of the rest."""
+        nothing = Routing(0.0, 0.0, 0.0, 0.0, None)
+        return cls((), (), (), nothing, math.nan, math.nan, math.nan, excuses, 0.0)
 
     @property
     def line_bytes_per_s(self) -> tuple[float, ...]:

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pddplan.errors import worst_ratio
 from pddplan.serve.context import Context
 from pddplan.serve.equilibrium import Flow
 from pddplan.serve.line_stage import LineState
 from pddplan.serve.metrics import Latencies
 from pddplan.serve.records import Evaluation
+from pddplan.serve.slo import is_late
 
 RELAY_THRESHOLD_STEPS = 8.0  # default relay rule: exposed transfer above 8 x the TPOT limit (2-model, relay rule)
 RISE = 0.01  # of a load that ends the walk down: single requests make small steps either way
@@ -56,7 +58,7 @@ class Answer:
     @property
     def late(self) -> bool:
         """Whether a first-token row fails."""
-        return any(e.constraint.startswith("ttft") for e in self.evaluation.excuses)
+        return any(is_late(e) for e in self.evaluation.excuses)
 
     @property
     def overloaded(self) -> bool:
@@ -71,8 +73,7 @@ class Answer:
     @property
     def badness(self) -> tuple[int, float]:
         """Order of failed answers: those of a stage that gave out last, then by the worst relative violation."""
-        worst = max((e.ratio if math.isfinite(e.ratio) else 1e9 for e in self.evaluation.excuses), default=0.0)
-        return (0 if self.flow is not None else 1, worst)
+        return (0 if self.flow is not None else 1, worst_ratio(self.evaluation.excuses))
 
 
 def best_threshold(

@@ -29,6 +29,11 @@ def constraint_name(limit: SloLimit) -> str:
     return f"{limit.metric}_p{limit.quantile * 100:g}".replace(".", "")
 
 
+def is_late(excuse: Excuse) -> bool:
+    """Whether it is a first-token row."""
+    return excuse.constraint.startswith("ttft")
+
+
 def excuses_of_slo(context: Context, mixtures: Latencies, decode_known: bool) -> list[Excuse]:
     """Limits that don't hold, with the quantile's value: P(metric > limit) > 1 - q, over the limit's own workload."""
     found = []

@@ -69,6 +69,11 @@ class Atoms:
         """Tokens that prefill computes, m = L - hit, at least one (the last token is always computed)."""
         return self.prompt - self.cached
 
+    @cached_property
+    def by_uncached(self) -> Index:
+        """The atoms in the order of their uncached tokens, fewest first."""
+        return np.argsort(self.uncached, kind="stable")
+
     def mean(self, values: Array) -> float:
         """E[values] over requests."""
         return float(self.weight @ values)

@@ -178,3 +178,13 @@ def test_blend_is_the_mixture_of_its_groups() -> None:
     steps = Blend(((0.5, plain), (0.5, replace(plain, constant=values_s + 0.5))))
     assert [steps.quantile(q) for q in (0.1, 0.5, 0.99)] == pytest.approx([1.0, 2.0, 3.5], rel=1e-6)
     assert steps.owner(3.5) == "line"
+
+
+def test_a_band_in_another_format_is_the_band_of_that_format() -> None:
+    """Whichever is taken first: sizes, weights and what idle sessions share."""
+    demand = plan("workload.decode_prefix_hit_rate=0.8", relay=0)[0].demand
+    one, other = demand.band(0.2, 0.7).in_format("bf16"), demand.in_format("bf16").band(0.2, 0.7)
+    assert one.kv_format == "bf16" and one.sessions == other.sessions
+    for name in ("kv_prompt", "kv_session", "delta_held", "delta_cold"):
+        assert np.array_equal(getattr(one, name), getattr(other, name))
+    assert np.array_equal(one.atoms.weight, other.atoms.weight)
