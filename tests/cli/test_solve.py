@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator
 from pddplan.cli.main import main
 from pddplan.report.schemas import SCHEMAS
 from pddplan.spec.catalogue import examples_dir
+from tests.plan.fleet import FLEET, PRICES
 from tests.report import plans
 
 Install = Callable[..., SimpleNamespace]
@@ -104,24 +105,6 @@ def test_objective_flag_keeps_the_budget_of_the_same_objective(solver: Install, 
     first, second = (scenario.objective for scenario, _ in seen.calls)
     assert (first.name, first.max_usd_per_hour) == ("goodput", 500)
     assert second.name == "cost"
-
-
-FLEET = """
-name: fleet
-model: llama-3.1-8b
-workload: {request_rate_per_s: 40, prompt_tokens: 2048, output_tokens: 256, prefix_hit_rate: 0.5}
-sites:
-  - name: here
-    roles: [prefill, main_decode]
-    chips:
-      - chip: h100
-        max: 400
-        usd_per_hour: 2
-        measured:
-          prefill: {chips_per_instance: 8, tokens_per_s: 20000}
-          main_decode: {chips_per_instance: 8, tokens_per_s: 3000}
-"""
-PRICES = "prices: {input_usd_per_mtok: 0.2, cached_input_usd_per_mtok: 0.02, output_usd_per_mtok: 2.4}\n"
 
 
 def test_profit_serves_the_share_that_pays_best(tmp_path: Path, capsys: Captured) -> None:

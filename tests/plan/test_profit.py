@@ -25,36 +25,19 @@ from pddplan.serve.context import Context
 from pddplan.serve.deployment import Deployment
 from pddplan.spec.load import load_scenario_text
 from pddplan.spec.types import Objective, Prices, Scenario
+from tests.plan.fleet import FLEET, PRICES
 from tests.plan.small_worlds import world
 
 WORLDS = 32
 RATES = 6
 ROUNDING = 1e-9
 
-# instances of measured rates: each search takes a moment
-FLEET = """\
-name: fleet
-model: llama-3.1-8b
-objective: profit
-workload: {request_rate_per_s: 40, prompt_tokens: 2048, output_tokens: 256, prefix_hit_rate: 0.5}
-sites:
-  - name: here
-    roles: [prefill, main_decode]
-    chips:
-      - chip: h100
-        max: 400
-        usd_per_hour: 2
-        measured:
-          prefill: {chips_per_instance: 8, tokens_per_s: 20000}
-          main_decode: {chips_per_instance: 8, tokens_per_s: 3000}
-prices: {input_usd_per_mtok: 0.2, cached_input_usd_per_mtok: 0.02, output_usd_per_mtok: 2.4}
-"""
 HIGH = "prices.output_usd_per_mtok=50"
 LOW = "prices.output_usd_per_mtok=0.1"
 
 
 def fleet(*overrides: str) -> Scenario:
-    return load_scenario_text(FLEET, "fleet.yaml", overrides=overrides)
+    return load_scenario_text(f"objective: profit\n{FLEET}{PRICES}", "fleet.yaml", overrides=overrides)
 
 
 @cache
