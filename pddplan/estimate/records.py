@@ -7,6 +7,7 @@ from typing import Literal
 
 from pddplan.errors import Excuse
 from pddplan.llm.types import LanguageModel
+from pddplan.perf.curves import EfficiencyCurves
 from pddplan.perf.instance import Parallelism
 from pddplan.perf.memory import MemoryMap
 from pddplan.spec.types import Chip, Engine
@@ -26,6 +27,7 @@ class Workers:
     count: int
     weights: str
     kv_cache: str
+    curves: EfficiencyCurves | None = None  # default: those of the chip's family
 
     @property
     def chips(self) -> int:

@@ -52,7 +52,7 @@ def op_time_s(t_compute: ArrayLike, t_memory: ArrayLike, curves: EfficiencyCurve
 
     p = ``curves.roof_exponent`` (>= 1; infinity is the plain maximum); shapes broadcast. Source: 2-model.md section 2.
     """
-    return curves.op_overhead_s + _p_norm(t_compute, t_memory, curves.roof_exponent)
+    return curves.op_overhead_s + p_norm(t_compute, t_memory, curves.roof_exponent)
 
 
 def gemm_time_s(
@@ -94,7 +94,7 @@ def gemm_curve_time_s(
     flops = 2.0 * (m + curve.m_half) * (n + curve.n_half) * (k + curve.k_half)
     t_compute = flops / (curve.eta_max * np.asarray(peak_flops))
     t_memory = (moved_bytes + curve.half_bytes) / (curve.eta_memory * np.asarray(bandwidth))
-    return curve.overhead_s + _p_norm(t_compute, t_memory, curve.roof_exponent)
+    return curve.overhead_s + p_norm(t_compute, t_memory, curve.roof_exponent)
 
 
 def grouped_gemm_time_s(
@@ -135,7 +135,7 @@ def grouped_curve_time_s(
     """The formula of ``grouped_gemm_time_s`` for given peaks [FLOP/s, B/s]; shapes broadcast [s]."""
     t_compute = 2.0 * (rows + experts * curve.m_half) * n * k / (curve.eta_max * np.asarray(peak_flops))
     t_memory = (moved_bytes + curve.half_bytes) / (curve.eta_memory * np.asarray(bandwidth))
-    return curve.overhead_s + _p_norm(t_compute, t_memory, curve.roof_exponent)
+    return curve.overhead_s + p_norm(t_compute, t_memory, curve.roof_exponent)
 
 
 def prefill_attention_time_s(
@@ -175,7 +175,7 @@ def prefill_curve_time_s(
     """The formula of ``prefill_attention_time_s`` for given peaks and mean context [tokens]; shapes broadcast [s]."""
     t_compute = flops * (1.0 + curve.half_tokens / context) / (curve.eta_compute * np.asarray(peak_flops))
     t_memory = (kv_bytes + curve.half_bytes) / (curve.eta_memory * np.asarray(bandwidth))
-    return curve.overhead_s + _p_norm(t_compute, t_memory, curve.roof_exponent)
+    return curve.overhead_s + p_norm(t_compute, t_memory, curve.roof_exponent)
 
 
 def decode_attention_time_s(
@@ -214,9 +214,9 @@ def decode_curve_time_s(
     """The formula of ``decode_attention_time_s`` for given peaks [FLOP/s, B/s]; shapes broadcast [s]."""
     t_compute = flops / (curve.eta_compute * np.asarray(peak_flops))
     t_memory = (kv_bytes + curve.half_bytes) / (curve.eta_memory * np.asarray(bandwidth))
-    time = _p_norm(t_compute, t_memory, curve.roof_exponent)
+    time = p_norm(t_compute, t_memory, curve.roof_exponent)
     if curve.serial_s_per_token > 0:
-        time = _p_norm(time, curve.serial_s_per_token * context, curve.roof_exponent)
+        time = p_norm(time, curve.serial_s_per_token * context, curve.roof_exponent)
     return curve.overhead_s + time
 
 
@@ -237,7 +237,7 @@ def fraction_of_peak(
     return compute, np.asarray(bytes, dtype=float) * inverse / chip.memory_bytes_per_s
 
 
-def _p_norm(a: ArrayLike, b: ArrayLike, p: float) -> Array:
+def p_norm(a: ArrayLike, b: ArrayLike, p: float) -> Array:
     """(a^p + b^p)^(1/p) for a, b >= 0: the larger one times (1 + ratio^p)^(1/p), which can't overflow.
 
     By exp and log, which NumPy vectorises; its power with a fractional exponent is ten times as slow.

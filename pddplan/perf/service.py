@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike
 from pddplan.errors import Excuse
 from pddplan.llm.kv import kv_bytes
 from pddplan.perf.decode import decode_attention_ops
-from pddplan.perf.instance import Array, Instance, Parallelism, stage_imbalance
+from pddplan.perf.host import engine_curves, with_host
+from pddplan.perf.instance import Array, Instance, Parallelism
 from pddplan.perf.layers import OpTime, token_ops
 from pddplan.perf.memory import MemoryMap, memory_map
 from pddplan.perf.prefill import chunk_split, prefill_attention_ops, sum_of_full_chunks
@@ -124,11 +125,9 @@ class _Roofline:
         return self.memory.capacity_used_without_kv + used * self.memory.kv_bytes_per_chip / self.memory.chip_bytes
 
     def pass_time_s(self, rank_tokens: Array, mean_tokens: Array, rows: Array, attention: Array) -> Array:
-        """Pass through all stages, overheads of layers and step included [s]."""
-        engine, model = self.instance.engine, self.instance.model
+        """Pass through all stages, what the host adds included [s]."""
         seconds = pass_seconds(self.table, rank_tokens, mean_tokens, rows, attention, self.overlap)
-        layers = engine.layer_overhead_s * model.layers
-        return (seconds + layers) * stage_imbalance(model, self.parallelism.pp) + engine.step_overhead_s
+        return with_host(self.instance, seconds, rows)
 
 
 def _seconds(ops: list[OpTime]) -> Array:
@@ -159,6 +158,19 @@ class RooflinePrefill(_Roofline):
         one = np.ones(())
         attention = _seconds(prefill_attention_ops(self.instance, one, new, cached))
         return self.pass_time_s(new, new, one, attention)
+
+    def pool_pass_s(self, tokens: ArrayLike, prompt: ArrayLike, cached: ArrayLike) -> Array:
+        """A pass over ``tokens`` new tokens of the whole instance [s]: prompts of ``prompt`` tokens after ``cached``.
+
+        Prompts are spread over the DP ranks; a rank has one at least, whole or what fits the pass, and the pass takes
+        as long as its fullest rank. Broadcasts; monotone in ``tokens``.
+        """
+        total, new, held = np.broadcast_arrays(*(np.asarray(a, dtype=float) for a in (tokens, prompt, cached)))
+        ranks = self.parallelism.dp
+        fullest = np.maximum(total / ranks, np.minimum(total, new))
+        one = np.maximum(np.minimum(new, fullest), 1e-9)
+        attention = _seconds(prefill_attention_ops(self.instance, fullest / one, one, held + 0.5 * (new - one)))
+        return self.pass_time_s(fullest, total / ranks, np.maximum(fullest / one, 1.0), attention)
 
     def _shared_chunk_s(self, new: Array, cached: Array) -> Array:
         """Share ``new/C`` of a full pass of C tokens made of C/new such pieces."""
@@ -282,7 +294,8 @@ class RooflineDecode(_Roofline):
     def _extend_s(self, k: float, per_rank: Array, held: Array, base: Array) -> Array:
         new = np.full_like(held, k)
         attention = base + _seconds(prefill_attention_ops(self.instance, np.ones(()), new, held))
-        return self.pass_time_s(per_rank + k, per_rank + k / self.parallelism.dp, per_rank + 1.0, attention)
+        mean = per_rank + k / self.parallelism.dp
+        return self.pass_time_s(per_rank + k, mean, per_rank + 1.0, attention)
 
     def step_ops(self, batch: ArrayLike, context: ArrayLike) -> list[OpTime]:
         """The ops of one step (all stages)."""
@@ -342,8 +355,14 @@ class RooflineAggregated(_Roofline):
         return utilization(peak_seconds(self.instance, ops), seconds, load, self.capacity_used(kept))
 
 
+def _as_run(instance: Instance) -> Instance:
+    """The instance with its curves as its engine launches them."""
+    return replace(instance, curves=engine_curves(instance.curves, instance.engine.launch_share))
+
+
 def prefill_service(instance: Instance) -> RooflinePrefill | Excuse:
     """Roofline prefill of an instance; an excuse where the model doesn't fit."""
+    instance = _as_run(instance)
     engine = instance.engine
     memory = memory_map(instance, float(engine.chunk_tokens))
     if isinstance(memory, Excuse):
@@ -357,6 +376,7 @@ def prefill_service(instance: Instance) -> RooflinePrefill | Excuse:
 
 def decode_service(instance: Instance) -> RooflineDecode | Excuse:
     """Roofline decode of an instance; passes of the engine's largest batch must fit the memory."""
+    instance = _as_run(instance)
     rows = instance.engine.max_batch * np.ceil(instance.engine.mtp_accepted_tokens)
     memory = memory_map(instance, float(rows))
     if isinstance(memory, Excuse):
@@ -366,6 +386,7 @@ def decode_service(instance: Instance) -> RooflineDecode | Excuse:
 
 def aggregated_service(instance: Instance) -> RooflineAggregated | Excuse:
     """Roofline of mixed steps of up to chunk_tokens + max_batch tokens per scheduling unit."""
+    instance = _as_run(instance)
     engine = instance.engine
     most = engine.chunk_tokens + engine.max_batch * float(np.ceil(engine.mtp_accepted_tokens))
     memory = memory_map(instance, float(most))

@@ -37,6 +37,9 @@ class PrecisionInput(Strict):
     kv_cache: KvFormat | None = Field(None, description="Format of the KV cache, in memory and on the line.")
 
 
+Steps = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=1000)]
+
+
 class EngineInput(Strict):
     name: Text | None = Field(None, description="vllm, sglang, trtllm or generic.")
     chunk_tokens: TokenCount | None = Field(None, description="Most tokens of one prefill pass.")
@@ -58,6 +61,13 @@ class EngineInput(Strict):
     context_sigma: Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=4)] | None = Field(
         None, description="Sigma of ln(tokens held) over running requests."
     )
+    launch_share: PositiveShare | None = Field(None, description="Share of launch latency left by a captured graph.")
+    expert_layer_overhead_us: NonNegative | None = Field(None, description="Per layer with experts: routing kernels.")
+    request_overhead_us: NonNegative | None = Field(None, description="Per running request and step: the scheduler.")
+    poll_steps: Steps | None = Field(None, description="Steps between two looks of a busy scheduler at new requests.")
+    first_output_ms: NonNegative | None = Field(None, description="From the end of prefill to the first output.")
+    first_output_steps: Steps | None = Field(None, description="The same, in decode steps.")
+    expert_first_output_us: NonNegative | None = Field(None, description="Further, per layer with experts.")
     decode_prefix_sharing: Flag | None = Field(None, description="Whether decode holds a shared prefix once.")
     overlap_expert_communication: Flag | None = Field(None, description="Two-batch overlap of expert communication.")
 

@@ -24,6 +24,13 @@ _NUMBERS = {  # key of a profile -> factor to the SI field
     "mtp_accepted_tokens": 1.0,
     "expert_imbalance": 1.0,
     "context_sigma": 1.0,
+    "launch_share": 1.0,
+    "expert_layer_overhead_us": US,
+    "request_overhead_us": US,
+    "poll_steps": 1.0,
+    "first_output_ms": MS,
+    "first_output_steps": 1.0,
+    "expert_first_output_us": US,
 }
 _FLAGS = ("decode_prefix_sharing", "overlap_expert_communication")
 ENGINE_KEYS = (*_NUMBERS, "tail_merge", *_FLAGS)
@@ -72,6 +79,13 @@ def _engine(name: str, values: Mapping[str, Any]) -> Engine:
         overlap_expert_communication=bool(values["overlap_expert_communication"]),
         expert_imbalance=si["expert_imbalance"],
         context_sigma=si["context_sigma"],
+        launch_share=si["launch_share"],
+        expert_layer_overhead_s=si["expert_layer_overhead_us"],
+        request_overhead_s=si["request_overhead_us"],
+        poll_steps=si["poll_steps"],
+        first_output_s=si["first_output_ms"],
+        first_output_steps=si["first_output_steps"],
+        expert_first_output_s=si["expert_first_output_us"],
     )
 
 

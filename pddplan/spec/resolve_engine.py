@@ -22,6 +22,13 @@ _NUMBERS: dict[str, tuple[str, float]] = {
     "mtp_accepted_tokens": ("mtp_accepted_tokens", 1.0),
     "expert_imbalance": ("expert_imbalance", 1.0),
     "context_sigma": ("context_sigma", 1.0),
+    "launch_share": ("launch_share", 1.0),
+    "expert_layer_overhead_us": ("expert_layer_overhead_s", US),
+    "request_overhead_us": ("request_overhead_s", US),
+    "poll_steps": ("poll_steps", 1.0),
+    "first_output_ms": ("first_output_s", MS),
+    "first_output_steps": ("first_output_steps", 1.0),
+    "expert_first_output_us": ("expert_first_output_s", US),
 }
 _AS_THEY_ARE = ("tail_merge", "max_batch", "decode_prefix_sharing", "overlap_expert_communication")
 

@@ -110,6 +110,13 @@ class Engine:
     expert_imbalance: float = 1.0  # rows of the busiest expert rank over the mean, 1 = balanced
     context_sigma: float = 0.8  # sigma of ln(tokens held) over running requests: what DP ranks differ by
     overlap_compute_share: float = 0.15  # of compute, held by hidden exchange (20 of 132 SMs, arXiv 2412.19437)
+    launch_share: float = 1.0  # of the kernels' launch latency: what a captured graph leaves of it
+    expert_layer_overhead_s: float = 0.0  # per layer with experts: routing, sorting, quantising kernels
+    request_overhead_s: float = 0.0  # per running request of a scheduling unit and step: scheduler and sampler
+    poll_steps: float = 0.0  # steps between two looks of a busy scheduler at what has arrived
+    first_output_s: float = 0.0  # from the end of prefill to the first output at the client: sampler, detokeniser, HTTP
+    first_output_steps: float = 0.0  # the same, in decode steps
+    expert_first_output_s: float = 0.0  # further per layer with experts: a prompt's pass is launched kernel by kernel
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,191 @@
+"""Closed-loop points as arrays for ``closed_loop``: step times on grids, users, slots and workers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pddplan.estimate import pools
+from pddplan.estimate.closed_loop import MOST_USERS, Loop, LoopResult, run_loop
+from pddplan.estimate.records import OperatingPoint
+from pddplan.estimate.step_grid import StepGrid, request_grid, token_grid
+from pddplan.estimate.transfer import kv_transfer_s
+from pddplan.perf.service import RooflineAggregated, RooflineDecode, RooflinePrefill
+
+Array = NDArray[np.float64]
+TURNAROUND_S = 0.010  # a client's time between an answer and its next request; on one machine, a few milliseconds
+
+
+@dataclass(frozen=True)
+class ClosedPoint:
+    """A point with its services: (aggregated,) or (prefill, decode) or one of these two alone."""
+
+    point: OperatingPoint
+    services: tuple[pools.Service, ...]
+
+    @property
+    def users(self) -> float:
+        assert self.point.concurrency is not None
+        return self.point.concurrency
+
+    @property
+    def prefill(self) -> RooflinePrefill | None:
+        first = self.services[0]
+        return first if isinstance(first, RooflinePrefill) else None
+
+    @property
+    def decode(self) -> RooflineDecode | RooflineAggregated | None:
+        last = self.services[-1]
+        return None if isinstance(last, RooflinePrefill) else last
+
+    @property
+    def decode_workers(self) -> int:
+        return self.point.pools[-1].count if self.decode is not None else 1
+
+    @property
+    def ranks(self) -> float:
+        """Attention ranks of an aggregated worker that have a user at all; they keep step and are run as one."""
+        users = self.users / self.decode_workers
+        return float(min(self.services[0].parallelism.dp, max(users, 1.0)))
+
+    @property
+    def unit_users(self) -> float:
+        """Users of what is run as one: an attention rank of aggregated serving, else the whole deployment."""
+        aggregated = isinstance(self.decode, RooflineAggregated)
+        return self.users / self.decode_workers / self.ranks if aggregated else self.users
+
+    @property
+    def parallel(self) -> float:
+        """Prefill workers that one representative user's prompts are spread over, see ``servers``."""
+        return self.point.pools[0].count / self.servers if self.prefill is not None else 1.0
+
+    @property
+    def servers(self) -> int:
+        """Prefill workers as run: where a representative user stands for w others, w of them work as one."""
+        if self.prefill is None:
+            return 0
+        weight = max(self.users / MOST_USERS, 1.0)
+        return max(round(self.point.pools[0].count / weight), 1)
+
+    @property
+    def chunk(self) -> float:
+        """Prompt tokens of a pass of what is run as one worker."""
+        budget = float(self.point.engine.chunk_tokens)
+        return budget * self.prefill.parallelism.dp * self.parallel if self.prefill is not None else budget
+
+
+def run_closed(points: Sequence[ClosedPoint]) -> LoopResult:
+    """Runs all points side by side; arrays in their order."""
+    running = request_grid(np.array([p.unit_users for p in points]))
+    most = np.array([min(p.chunk, max(pools.mean_new(p.point.lengths) * max(p.unit_users, 1.0), 64.0)) for p in points])
+    tokens = token_grid(most)
+    shape = (len(points), running.shape[1], tokens.shape[1])
+    decode, passes = np.zeros(shape), np.zeros(shape)
+    for rows in _by_service(points):
+        chosen = np.array(rows)
+        sample = [points[r] for r in rows]
+        if isinstance(sample[0].decode, RooflineAggregated):
+            both = _aggregated_seconds(sample, running[chosen], tokens[chosen])
+            passes[chosen] = both
+            accepted = sample[0].point.engine.mtp_accepted_tokens
+            decode[chosen] = both[:, :, :1] / accepted
+        else:
+            decode[chosen] = _decode_seconds(sample, running[chosen])
+            passes[chosen] = _prefill_seconds(sample, tokens[chosen])
+    flat = np.concatenate([tokens[:, :1], tokens[:, -1:]], axis=1)
+    return run_loop(_loop(points), StepGrid(running, flat, decode[:, :, :2]), StepGrid(running, tokens, passes))
+
+
+def _by_service(points: Sequence[ClosedPoint]) -> list[list[int]]:
+    """Indices of points that share their services."""
+    groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for index, point in enumerate(points):
+        groups[tuple(id(s) for s in point.services)].append(index)
+    return list(groups.values())
+
+
+def _column(points: Sequence[ClosedPoint], of: str) -> Array:
+    """A figure of the mean request of each point, shape (points, 1, 1)."""
+    return np.array([getattr(pools, of)(p.point.lengths) for p in points])[:, None, None]
+
+
+def _aggregated_seconds(points: Sequence[ClosedPoint], running: Array, tokens: Array) -> Array:
+    """Steps of aggregated serving (points, running, tokens) [s]: requests on all ranks, new tokens on each."""
+    service = points[0].decode
+    assert isinstance(service, RooflineAggregated)
+    ranks = np.array([p.ranks for p in points])[:, None, None]
+    new = tokens[:, None, :]
+    before = _column(points, "mean_cached") + 0.5 * np.maximum(_column(points, "mean_new") - new, 0.0)
+    context = _column(points, "running_context")
+    seconds = service.step_time_s(running[:, :, None] * ranks, context, new, before)
+    return np.broadcast_to(seconds, (len(points), running.shape[1], tokens.shape[1]))
+
+
+def _decode_seconds(points: Sequence[ClosedPoint], running: Array) -> Array:
+    """Decode steps (points, running, 1) [s]; 0 for prefill alone, whose answers are one token long."""
+    service = points[0].decode
+    if not isinstance(service, RooflineDecode):
+        return np.zeros((len(points), running.shape[1], 1))
+    workers = np.array([p.decode_workers for p in points])[:, None]
+    return np.asarray(service.step_time_s(running / workers, _column(points, "running_context")[:, :, 0]))[:, :, None]
+
+
+def _prefill_seconds(points: Sequence[ClosedPoint], tokens: Array) -> Array:
+    """Passes of prefill workers (points, 1, tokens) [s]; 0 for decode alone, whose prompts are there already."""
+    service = points[0].prefill
+    if service is None:
+        return np.zeros((len(points), 1, tokens.shape[1]))
+    parallel = np.array([p.parallel for p in points])[:, None]
+    new, cached = _column(points, "mean_new")[:, :, 0], _column(points, "mean_cached")[:, :, 0]
+    return np.asarray(service.pool_pass_s(tokens / parallel, new, cached))[:, None, :]
+
+
+def _loop(points: Sequence[ClosedPoint]) -> Loop:
+    """The arrays of ``closed_loop.Loop``."""
+
+    def of(figure: str, owner: str = "point") -> Array:
+        return np.array([float(getattr(getattr(p, owner) if owner else p, figure)) for p in points])
+
+    lengths = [p.point.lengths for p in points]
+    engines = [p.point.engine for p in points]
+    return Loop(
+        users=np.array([p.unit_users for p in points]),
+        new_tokens=np.array([max(s.input_tokens * (1.0 - s.prefix_hit), 1.0) for s in lengths]),
+        output_tokens=np.array(
+            [s.output_tokens if p.decode is not None else 1.0 for s, p in zip(lengths, points, strict=True)]
+        ),
+        shortest=np.array([s.shortest for s in lengths]),
+        rounds=of("requests_per_user"),
+        slots=np.array([_slots(p) for p in points]),
+        chunk=np.array([p.chunk for p in points]),
+        servers=np.array([float(p.servers) for p in points]),
+        mixed=np.array([e.mtp_accepted_tokens for e in engines]),
+        poll_steps=np.array([0.5 * e.poll_steps for e in engines]),
+        output_steps=np.array([e.first_output_steps for e in engines]),
+        transfer_s=np.array([_transfer_s(p) for p in points]),
+        turnaround_s=np.full(len(points), TURNAROUND_S),
+    )
+
+
+def _slots(closed: ClosedPoint) -> float:
+    """Requests that may run at once in what is run as one."""
+    service = closed.decode
+    if service is None:
+        return np.inf
+    most, _ = pools.most_requests(closed.point, service)
+    if isinstance(service, RooflineAggregated):
+        return pools.usable(most) / service.parallelism.dp
+    return pools.usable(most) * closed.decode_workers
+
+
+def _transfer_s(closed: ClosedPoint) -> float:
+    if closed.point.mode != "disaggregated":
+        return 0.0
+    assert closed.prefill is not None
+    point = closed.point
+    seconds = float(closed.prefill.request_time_s(pools.mean_new(point.lengths), pools.mean_cached(point.lengths), 0.0))
+    return kv_transfer_s(point, seconds)

@@ -1,0 +1,135 @@
+"""Service times of the pools of an operating point, and what one scheduling unit of them holds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from pddplan.errors import Excuse
+from pddplan.estimate.records import Lengths, Mode, OperatingPoint, Workers
+from pddplan.llm.kv import kv_bytes
+from pddplan.llm.types import LanguageModel
+from pddplan.perf.curves import EfficiencyCurves, load_curves
+from pddplan.perf.instance import Instance
+from pddplan.perf.service import (
+    RooflineAggregated,
+    RooflineDecode,
+    RooflinePrefill,
+    aggregated_service,
+    decode_service,
+    prefill_service,
+)
+from pddplan.spec.types import Chip, Engine
+
+Service = RooflinePrefill | RooflineDecode | RooflineAggregated
+KEPT_SERVICES = 4096
+
+
+@dataclass(frozen=True)
+class _Same:
+    """A record by identity: chips and models are read once and hold mappings, which don't hash."""
+
+    value: Chip | LanguageModel | EfficiencyCurves
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.value is self.value
+
+
+@lru_cache(maxsize=KEPT_SERVICES)
+def _service(
+    mode: Mode, chip: _Same, model: _Same, curves: _Same, engine: Engine, pool: tuple[object, ...]
+) -> Service | Excuse:
+    parallelism, weights, kv_cache = pool
+    instance = Instance(chip.value, model.value, parallelism, engine, weights, kv_cache, curves.value)  # type: ignore[arg-type]
+    if mode == "prefill":
+        return prefill_service(instance)
+    return decode_service(instance) if mode == "decode" else aggregated_service(instance)
+
+
+def pool_service(mode: Mode, model: LanguageModel, engine: Engine, workers: Workers) -> Service | Excuse:
+    """Roofline service of an instance of ``workers`` in the role ``mode``; an excuse where the model doesn't fit.
+
+    Built once per chip, model, engine, layout and formats and kept.
+    """
+    curves = workers.curves if workers.curves is not None else load_curves(workers.chip)
+    layout = (workers.parallelism, workers.weights, workers.kv_cache)
+    return _service(mode, _Same(workers.chip), _Same(model), _Same(curves), engine, layout)
+
+
+def point_services(point: OperatingPoint) -> tuple[Service, ...] | Excuse:
+    """Services of all pools of a point in its order, or why one can't run."""
+    modes: tuple[Mode, ...] = ("prefill", "decode") if point.mode == "disaggregated" else (point.mode,)
+    found: list[Service] = []
+    for mode, workers in zip(modes, point.pools, strict=True):
+        service = pool_service(mode, point.model, point.engine, workers)
+        if isinstance(service, Excuse):
+            return service
+        found.append(service)
+    return tuple(found)
+
+
+# ---------------------------------------------------------------- a request of mean length
+
+
+def mean_input(lengths: Lengths) -> float:
+    return max(lengths.input_tokens * lengths.mean_share, 1.0)
+
+
+def mean_new(lengths: Lengths) -> float:
+    """Prompt tokens that prefill computes; the last one always."""
+    return max(mean_input(lengths) * (1.0 - lengths.prefix_hit), 1.0)
+
+
+def mean_cached(lengths: Lengths) -> float:
+    return max(mean_input(lengths) - mean_new(lengths), 0.0)
+
+
+def mean_output(lengths: Lengths) -> float:
+    return max(lengths.output_tokens * lengths.mean_share, 1.0)
+
+
+def running_context(lengths: Lengths) -> float:
+    """Tokens held by a running request, mean over its life: prompt and half of the answer."""
+    return mean_input(lengths) + 0.5 * mean_output(lengths)
+
+
+def most_requests(point: OperatingPoint, service: Service) -> tuple[float, str]:
+    """(requests that one worker can hold at full length, what sets it: ``kv_memory`` or ``engine``)."""
+    lengths = point.lengths
+    held = float(kv_bytes(point.model, mean_input(lengths) + mean_output(lengths), service.instance.kv_cache))
+    memory = service.kv_pool_bytes / max(held, 1.0)
+    return (memory, "kv_memory") if memory < service.max_batch else (service.max_batch, "engine")
+
+
+def kv_held(point: OperatingPoint, service: Service, requests: float) -> float:
+    """KV bytes that ``requests`` running requests keep on one worker, mean over their lives."""
+    context = running_context(point.lengths)
+    return requests * float(kv_bytes(point.model, context, service.instance.kv_cache))
+
+
+def decode_step_s(point: OperatingPoint, service: Service, requests: float) -> float:
+    """Time per output token with ``requests`` running on one worker and no prompt in the step [s]."""
+    context = running_context(point.lengths)
+    if isinstance(service, RooflineDecode):
+        return float(service.step_time_s(requests, context))
+    if isinstance(service, RooflineAggregated):
+        accepted = point.engine.mtp_accepted_tokens
+        return float(service.step_time_s(requests, context, 0.0)) / accepted
+    return 0.0
+
+
+def usable(value: float) -> float:
+    """A count of requests as whole ones, one at least where any part of one fits."""
+    return float(max(math.floor(value + 1e-9), 1 if value > 0.5 else 0))
+
+
+def uniform_quantiles(shortest: float, count: int = 5) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """``count`` equally likely shares of the nominal length, midpoints of [shortest, 1]."""
+    middle = (np.arange(count) + 0.5) / count
+    return np.asarray(shortest + (1.0 - shortest) * middle)
