@@ -1,12 +1,11 @@
-"""What the layers above see of an instance: service times and memory, from the roofline.
+"""Service times and memory of an instance from the roofline, by role; ``measured`` has the same from measured rates.
 
-``measured`` has the same protocols from measured rates. Units: tokens, seconds, bytes; arrays broadcast.
+Units: tokens, seconds, bytes; arrays broadcast.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,63 +23,6 @@ from pddplan.perf.utilization import Utilization, peak_seconds, utilization
 
 EXTEND_POINTS = (16.0, 256.0)  # tokens between which an extend pass is taken as a straight line
 MAX_CONTEXT_TOKENS = 2.0**21  # end of the table over cached tokens; linear beyond
-
-
-class PrefillService(Protocol):
-    """Prefill on one instance; a scheduling unit (DP rank) serves one request at a time, in passes of chunk_tokens."""
-
-    @property
-    def chips_per_instance(self) -> int: ...
-    @property
-    def servers_per_instance(self) -> int: ...
-    @property
-    def kv_pool_bytes(self) -> float: ...
-    @property
-    def parallelism(self) -> Parallelism: ...
-
-    def request_time_s(self, uncached: ArrayLike, cached: ArrayLike, merged: ArrayLike) -> Array: ...
-    def saturated_time_s(self, uncached: ArrayLike, cached: ArrayLike, weights: ArrayLike | None = None) -> Array: ...
-    def last_pass_s(self, uncached: ArrayLike, cached: ArrayLike) -> Array: ...
-    def utilization(self, uncached: ArrayLike, cached: ArrayLike, load: float) -> Utilization | None: ...
-
-
-class DecodeService(Protocol):
-    """Decode on one instance; ``max_batch`` is the engine's limit for the whole instance."""
-
-    @property
-    def chips_per_instance(self) -> int: ...
-    @property
-    def kv_pool_bytes(self) -> float: ...
-    @property
-    def max_batch(self) -> float: ...
-    @property
-    def parallelism(self) -> Parallelism: ...
-
-    def step_time_s(self, batch: ArrayLike, context: ArrayLike) -> Array: ...
-    def extend_cost(self, context: ArrayLike, batch: ArrayLike = 0.0) -> tuple[Array, Array]: ...
-    def utilization(self, batch: ArrayLike, context: ArrayLike, load: float = 1.0) -> Utilization | None: ...
-
-
-class AggregatedService(Protocol):
-    """Prefill chunks and decodes in the same steps of one instance."""
-
-    @property
-    def chips_per_instance(self) -> int: ...
-    @property
-    def kv_pool_bytes(self) -> float: ...
-    @property
-    def max_batch(self) -> float: ...
-    @property
-    def chunk_tokens(self) -> int: ...
-    @property
-    def parallelism(self) -> Parallelism: ...
-
-    def step_time_s(
-        self, batch: ArrayLike, context: ArrayLike, chunk_tokens: ArrayLike, chunk_cached: ArrayLike | None = None
-    ) -> Array: ...
-    def utilization(
-        self, batch: ArrayLike, context: ArrayLike, chunk_tokens: ArrayLike, load: float = 1.0
-    ) -> Utilization | None: ...
 
 
 @dataclass(frozen=True)
@@ -124,10 +66,16 @@ class _Roofline:
         used = min(kv_bytes_held / self.memory.kv_pool_bytes, 1.0)
         return self.memory.capacity_used_without_kv + used * self.memory.kv_bytes_per_chip / self.memory.chip_bytes
 
-    def pass_time_s(self, rank_tokens: Array, mean_tokens: Array, rows: Array, attention: Array) -> Array:
-        """Pass through all stages, what the host adds included [s]."""
-        seconds = pass_seconds(self.table, rank_tokens, mean_tokens, rows, attention, self.overlap)
+    def pass_time_s(
+        self, rank_tokens: Array, mean_tokens: Array, rows: Array, attention: Array, factor: float = 1.0
+    ) -> Array:
+        """Pass through all stages, what the host adds included [s]; kernels times ``factor``."""
+        seconds = factor * pass_seconds(self.table, rank_tokens, mean_tokens, rows, attention, self.overlap)
         return with_host(self.instance, seconds, rows)
+
+    @property
+    def prompt_factor(self) -> float:
+        return self.instance.engine.prompt_factor
 
 
 def _seconds(ops: list[OpTime]) -> Array:
@@ -157,7 +105,7 @@ class RooflinePrefill(_Roofline):
         """A pass of ``new`` tokens of one request and nothing else."""
         one = np.ones(())
         attention = _seconds(prefill_attention_ops(self.instance, one, new, cached))
-        return self.pass_time_s(new, new, one, attention)
+        return self.pass_time_s(new, new, one, attention, self.prompt_factor)
 
     def pool_pass_s(self, tokens: ArrayLike, prompt: ArrayLike, cached: ArrayLike) -> Array:
         """A pass over ``tokens`` new tokens of the whole instance [s]: prompts of ``prompt`` tokens after ``cached``.
@@ -170,14 +118,15 @@ class RooflinePrefill(_Roofline):
         fullest = np.maximum(total / ranks, np.minimum(total, new))
         one = np.maximum(np.minimum(new, fullest), 1e-9)
         attention = _seconds(prefill_attention_ops(self.instance, fullest / one, one, held + 0.5 * (new - one)))
-        return self.pass_time_s(fullest, total / ranks, np.maximum(fullest / one, 1.0), attention)
+        rows = np.maximum(fullest / one, 1.0)
+        return self.pass_time_s(fullest, total / ranks, rows, attention, self.prompt_factor)
 
     def _shared_chunk_s(self, new: Array, cached: Array) -> Array:
         """Share ``new/C`` of a full pass of C tokens made of C/new such pieces."""
         share = new / self.chunk_tokens
         attention = _seconds(prefill_attention_ops(self.instance, 1.0 / share, new, cached))
         full = np.asarray(float(self.chunk_tokens))
-        return share * self.pass_time_s(full, full, 1.0 / share, attention)
+        return share * self.pass_time_s(full, full, 1.0 / share, attention, self.prompt_factor)
 
     def _split(self, uncached: ArrayLike, cached: ArrayLike) -> tuple[Array, Array, Array, Array, tuple[int, ...]]:
         u, c = np.broadcast_arrays(np.asarray(uncached, dtype=float), np.asarray(cached, dtype=float))
@@ -324,8 +273,9 @@ class RooflineAggregated(_Roofline):
         """Time of a step with ``batch`` decodes on the instance and a chunk of ``chunk_tokens`` per scheduling unit
         [s].
 
-        ``chunk_cached``: tokens before the chunk (default: half of ``context``). At chunk 0 a decode step. Not divided
-        by accepted tokens where a chunk runs: the step is as long as it is; the caller counts tokens.
+        ``chunk_cached``: tokens before the chunk (default: half of ``context``). At chunk 0 a decode step; what a
+        chunk adds is multiplied by the engine's ``prompt_factor``. Not divided by accepted tokens where a chunk runs:
+        the step is as long as it is; the caller counts tokens.
         """
         par = self.parallelism
         cached = 0.5 * np.asarray(context, dtype=float) if chunk_cached is None else chunk_cached
@@ -336,10 +286,14 @@ class RooflineAggregated(_Roofline):
             np.asarray(cached, dtype=float),
         )
         rows = b * np.ceil(self.instance.engine.mtp_accepted_tokens)
-        attention = _seconds(decode_attention_ops(self.instance, np.maximum(b, 1e-6), held))
-        attention = attention + _seconds(prefill_attention_ops(self.instance, np.ones(()), chunk, before))
+        decodes = _seconds(decode_attention_ops(self.instance, np.maximum(b, 1e-6), held))
+        attention = decodes + _seconds(prefill_attention_ops(self.instance, np.ones(()), chunk, before))
         tokens = rows + chunk
-        return self.pass_time_s(tokens, tokens, rows + np.minimum(chunk, 1.0), attention)
+        seconds = self.pass_time_s(tokens, tokens, rows + np.minimum(chunk, 1.0), attention)
+        if self.prompt_factor == 1.0:
+            return seconds
+        plain = self.pass_time_s(rows, rows, rows, decodes)
+        return np.asarray(plain + self.prompt_factor * (seconds - plain))
 
     def utilization(
         self, batch: ArrayLike, context: ArrayLike, chunk_tokens: ArrayLike, load: float = 1.0

@@ -14,14 +14,8 @@ from pddplan.economics.cost import cache_usd_per_chip_hour, energy_usd_per_chip_
 from pddplan.errors import Excuse
 from pddplan.perf.candidates import candidate_instances
 from pddplan.perf.measured import measured_decode, measured_prefill
-from pddplan.perf.service import (
-    AggregatedService,
-    DecodeService,
-    PrefillService,
-    aggregated_service,
-    decode_service,
-    prefill_service,
-)
+from pddplan.perf.protocols import AggregatedService, DecodeService, PrefillService
+from pddplan.perf.service import aggregated_service, decode_service, prefill_service
 from pddplan.serve.context import Context
 from pddplan.serve.deployment import LineChoice, Pool
 from pddplan.serve.main_decode import occupancy_tail

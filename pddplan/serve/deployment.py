@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
 
-from pddplan.perf.service import AggregatedService, DecodeService, PrefillService
+from pddplan.perf.protocols import AggregatedService, DecodeService, PrefillService
 from pddplan.spec.types import ROLES, ChipOffer, Link, Role, Site
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pddplan.perf.service import DecodeService, PrefillService
+from pddplan.perf.protocols import DecodeService, PrefillService
 from pddplan.serve import line as line_law
 from pddplan.serve.conversion import conversion_bytes_per_s, conversion_s, crossing_format, held_format
 from pddplan.serve.demand import Demand

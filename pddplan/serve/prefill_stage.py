@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pddplan.errors import Excuse
-from pddplan.perf.service import PrefillService
+from pddplan.perf.protocols import PrefillService
 from pddplan.serve.demand import Demand
 from pddplan.serve.prefill_queue import prefill_waiting
 from pddplan.serve.queueing import WaitingLaw, erlang_c, queue_moments

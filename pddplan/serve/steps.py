@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pddplan.errors import Excuse
-from pddplan.perf.service import DecodeService
+from pddplan.perf.protocols import DecodeService
 from pddplan.serve.deployment import Pool
 from pddplan.serve.main_decode import Occupancy, max_offered, occupancy_tail
 

@@ -68,6 +68,10 @@ class EngineInput(Strict):
     first_output_ms: NonNegative | None = Field(None, description="From the end of prefill to the first output.")
     first_output_steps: Steps | None = Field(None, description="The same, in decode steps.")
     expert_first_output_us: NonNegative | None = Field(None, description="Further, per layer with experts.")
+    prompt_factor: Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0.5, le=10)] | None = Field(
+        None, description="Kernels of a pass with prompts over what the efficiency curves say."
+    )
+    handoff_ms: NonNegative | None = Field(None, description="From prefill to decode workers, beside the bytes.")
     decode_prefix_sharing: Flag | None = Field(None, description="Whether decode holds a shared prefix once.")
     overlap_expert_communication: Flag | None = Field(None, description="Two-batch overlap of expert communication.")
 

@@ -31,6 +31,8 @@ _NUMBERS = {  # key of a profile -> factor to the SI field
     "first_output_ms": MS,
     "first_output_steps": 1.0,
     "expert_first_output_us": US,
+    "prompt_factor": 1.0,
+    "handoff_ms": MS,
 }
 _FLAGS = ("decode_prefix_sharing", "overlap_expert_communication")
 ENGINE_KEYS = (*_NUMBERS, "tail_merge", *_FLAGS)
@@ -86,6 +88,8 @@ def _engine(name: str, values: Mapping[str, Any]) -> Engine:
         first_output_s=si["first_output_ms"],
         first_output_steps=si["first_output_steps"],
         expert_first_output_s=si["expert_first_output_us"],
+        prompt_factor=si["prompt_factor"],
+        handoff_s=si["handoff_ms"],
     )
 
 

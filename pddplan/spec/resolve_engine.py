@@ -29,6 +29,8 @@ _NUMBERS: dict[str, tuple[str, float]] = {
     "first_output_ms": ("first_output_s", MS),
     "first_output_steps": ("first_output_steps", 1.0),
     "expert_first_output_us": ("expert_first_output_s", US),
+    "prompt_factor": ("prompt_factor", 1.0),
+    "handoff_ms": ("handoff_s", MS),
 }
 _AS_THEY_ARE = ("tail_merge", "max_batch", "decode_prefix_sharing", "overlap_expert_communication")
 

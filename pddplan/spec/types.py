@@ -116,6 +116,8 @@ class Engine:
     poll_steps: float = 0.0  # steps between two looks of a busy scheduler at what has arrived
     first_output_s: float = 0.0  # from the end of prefill to the first output at the client: sampler, detokeniser, HTTP
     first_output_steps: float = 0.0  # the same, in decode steps
+    prompt_factor: float = 1.0  # kernels of a pass with prompts, launched one by one, over what the curves say
+    handoff_s: float = 0.0  # prefill to decode in separate workers, beside the bytes: router, registration, polling
     expert_first_output_s: float = 0.0  # further per layer with experts: a prompt's pass is launched kernel by kernel
 
 

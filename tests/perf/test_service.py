@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from pddplan.errors import Excuse
 from pddplan.perf.measured import MeasuredDecode, MeasuredPrefill, measured_decode, measured_prefill, monotone_line
+from pddplan.perf.protocols import AggregatedService, DecodeService, PrefillService
 from pddplan.perf.service import (
-    AggregatedService,
-    DecodeService,
-    PrefillService,
     RooflineAggregated,
     RooflineDecode,
     RooflinePrefill,

@@ -51,6 +51,9 @@ def test_every_key_of_the_contract() -> None:
     assert (e.layer_overhead_s, e.router_delay_s, e.reserve_bytes) == pytest.approx((3e-5, 2e-3, 3e9))
     assert (e.memory_fraction, e.max_batch, e.mtp_accepted_tokens) == (0.88, 256, 1.8)
     assert (e.expert_imbalance, e.context_sigma) == (1.2, 0.5)
+    assert (e.launch_share, e.expert_layer_overhead_s, e.request_overhead_s) == (0.6, 11e-6, 12e-6)
+    assert (e.poll_steps, e.first_output_s, e.first_output_steps, e.expert_first_output_s) == (10, 0.03, 2, 900e-6)
+    assert (e.prompt_factor, e.handoff_s) == (1.1, 0.07)
     assert not e.decode_prefix_sharing and e.overlap_expert_communication
     assert (s.objective.name, s.objective.max_usd_per_hour) == ("goodput", pytest.approx(500))
     assert (dict(s.spares), dict(s.max_utilization)) == ({"prefill": 1}, {"prefill": 0.9})
