@@ -77,3 +77,33 @@ def test_help_needs_no_heavy_package(statement: str) -> None:
     code = f"import sys; {statement}; print([m for m in {HEAVY!r} if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
     assert out.stdout.strip() == "[]"
+
+
+UNUSED = [
+    "pddplan.cli.compare",
+    "pddplan.perf.measured",
+    "pddplan.plan.goodput",
+    "pddplan.plan.infeasible",
+    "pddplan.plan.network_search",
+    "pddplan.plan.profit",
+    "pddplan.plan.runner_ups",
+    "pddplan.serve.aggregated",
+    "pddplan.serve.network",
+    "pddplan.spec.problems",
+    "scipy.linalg",
+    "scipy.optimize",
+]
+SOLVE = """
+import sys
+from pddplan.cli.main import main
+sys.stdout = sys.stderr
+main(["solve", "examples/agent_64k.yaml", "--json"])
+sys.stdout = sys.__stdout__
+"""
+
+
+def test_solve_loads_only_what_its_answer_needs() -> None:
+    code = f"{SOLVE}print([m for m in {UNUSED!r} if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
+    assert out.stdout.strip() == "[]"
+    assert '"status": "feasible"' in out.stderr

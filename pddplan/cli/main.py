@@ -13,46 +13,30 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from typing import Any, NoReturn
 
 import typer
 from typer.main import get_command
 
-from pddplan.cli import check, compare, hardware, init, model, schema, solve, validate
 from pddplan.cli.options import Quiet, Version
 from pddplan.cli.problems import report_problems
 from pddplan.errors import InputError, Problem
 
 # The arrays are small: BLAS threads would only spin beside them. A user's own setting stands.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# The models of the scenario need no plugin: looking for one reads the metadata of every installed package.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 # Few cycles are made and the process is short: looking for them at every 700 objects costs more than it frees.
 gc.set_threshold(200_000, 20, 20)
 
 INTERRUPTED = 130
+# modules here, in the order of the help
+COMMANDS = ("solve", "compare", "check", "init", "hardware", "model", "validate", "schema")
 COMPLETION = ("--install-completion", "--show-completion")
 REPORT_AT = "the issue tracker of pddplan, with the command, the scenario and PDDPLAN_DEBUG=1"
 
-# Rich's help would cost half of the start-up time; plain help is also what a pipe and TERM=dumb ask for.
-app = typer.Typer(
-    name="pddplan",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    help="Plan LLM serving that is split over sites: which chips, how many instances, which line, at what cost, "
-    "and whether it holds the SLO.",
-    epilog="Start with: pddplan init && pddplan solve scenario.yaml",
-)
 
-solve.register(app)
-compare.register(app)
-check.register(app)
-init.register(app)
-hardware.register(app)
-model.register(app)
-validate.register(app)
-schema.register(app)
-
-
-@app.callback(invoke_without_command=True)
 def root(context: typer.Context, version: Version = False, quiet: Quiet = False) -> None:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
@@ -63,9 +47,26 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 @cache
-def command() -> Callable[..., Any]:
-    """The commands as the command-line library runs them; put together once a process."""
+def command(only: str | None = None) -> Callable[..., Any]:
+    """The commands as the command-line library runs them, or just one of them; put together once a process."""
+    # Rich's help would cost half of the start-up time; plain help is also what a pipe and TERM=dumb ask for.
+    app = typer.Typer(
+        name="pddplan",
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        help="Plan LLM serving that is split over sites: which chips, how many instances, which line, at what cost, "
+        "and whether it holds the SLO.",
+        epilog="Start with: pddplan init && pddplan solve scenario.yaml",
+    )
+    app.callback(invoke_without_command=True)(root)
+    for name in COMMANDS if only is None else (only,):
+        import_module(f"pddplan.cli.{name}").register(app)
     return get_command(app)
+
+
+def _asked_for(arguments: Sequence[str]) -> str | None:
+    """The command that the line begins with: the others needn't be put together. None where it doesn't begin so."""
+    return arguments[0] if arguments and arguments[0] in COMMANDS else None
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
     as_json = "--json" in arguments
     _keep_stderr_clean()
     try:
-        code = command()(list(arguments), prog_name="pddplan", standalone_mode=False)
+        code = command(_asked_for(arguments))(list(arguments), prog_name="pddplan", standalone_mode=False)
     except InputError as error:
         report_problems([_placed(problem, arguments) for problem in error.problems], as_json=as_json)
         return 2
@@ -154,4 +155,7 @@ def _usage_problem(error: Exception, arguments: Sequence[str]) -> Problem:
 
 def run() -> NoReturn:
     """Entry point of the console script."""
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    # The process gives all its memory back at once: the interpreter's last two hunts for cycles would only cost time.
+    gc.freeze()
+    sys.exit(code)

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from pddplan.economics.cost import cache_usd_per_chip_hour, energy_usd_per_chip_hour
 from pddplan.errors import Excuse
 from pddplan.perf.candidates import candidate_instances
-from pddplan.perf.measured import measured_decode, measured_prefill
 from pddplan.perf.protocols import AggregatedService, DecodeService, PrefillService
 from pddplan.perf.service import aggregated_service, decode_service, prefill_service
 from pddplan.serve.context import Context
@@ -120,6 +119,8 @@ def pool_options(context: Context, site: Site, offer: ChipOffer, role: Role) -> 
     services: list[PrefillService | DecodeService | AggregatedService] = []
     excuses: list[Excuse] = []
     if role in offer.measured:
+        from pddplan.perf.measured import measured_decode, measured_prefill  # late: few offers have measured rates
+
         measured = offer.measured[role]
         made = measured_prefill(measured) if role == "prefill" else measured_decode(measured)
         _keep(made, services, excuses)

@@ -11,8 +11,6 @@ from typing import Literal
 from pddplan.llm.catalogue import load_model
 from pddplan.plan.aggregated import search_aggregated
 from pddplan.plan.explain import alternatives, assumptions, bindings, recommendation
-from pddplan.plan.goodput import solve_goodput
-from pddplan.plan.infeasible import explain_infeasible
 from pddplan.plan.options import Shop, all_pinned, build_shop, mixable
 from pddplan.plan.records import PlanResult, Status
 from pddplan.plan.result import (
@@ -23,10 +21,8 @@ from pddplan.plan.result import (
     revenue_of,
     role_plans,
 )
-from pddplan.plan.runner_ups import with_runner_ups
 from pddplan.plan.search import run
 from pddplan.plan.state import GAP, Found, Search
-from pddplan.plan.variants import unlimited
 from pddplan.serve.context import Context, build_context
 from pddplan.serve.evaluate import evaluate
 from pddplan.spec.catalogue import catalogue_date, link_defaults
@@ -60,7 +56,10 @@ def solve(
     start = time.perf_counter()
     deadline = math.inf if time_limit_s is None else time.monotonic() + time_limit_s
     context = prepare(scenario)
+    # What few answers need is imported where it is needed, here and below: the start of a command is part of its time
     if scenario.objective.name == "goodput":
+        from pddplan.plan.goodput import solve_goodput
+
         return replace(solve_goodput(context, deadline, progress, top), seed=seed)
     if scenario.objective.name == "profit":
         from pddplan.plan.profit import solve_profit
@@ -68,13 +67,16 @@ def solve(
         return replace(solve_profit(context, deadline, progress, top), seed=seed)
     search = cheapest(context, deadline=deadline, progress=progress)
     solved = time.perf_counter()
-    result = (
-        feasible_result(context, search, search.best)
-        if search.best is not None
-        else explain_infeasible(context, search, cheapest, deadline)
-    )
+    if search.best is not None:
+        result = feasible_result(context, search, search.best)
+    else:
+        from pddplan.plan.infeasible import explain_infeasible
+
+        result = explain_infeasible(context, search, cheapest, deadline)
     told = time.perf_counter()
     if top is not None:
+        from pddplan.plan.runner_ups import with_runner_ups
+
         result = with_runner_ups(result, search, top - 1)
     searched = solved - start + time.perf_counter() - told
     timing = {"load": 0.0, "solve": searched, "evaluate": told - solved}
@@ -123,6 +125,8 @@ def chips_run_short(search: Search) -> bool:
     beside them may be worth their while."""
     if search.best is None:
         return True
+    from pddplan.plan.variants import unlimited
+
     lifted = replace(search.context, scenario=unlimited(search.context.scenario))
     budget = search.best.usd_per_hour * (1 - GAP)
     free = Search(lifted, build_shop(lifted), budget, search.deadline, search.progress, first_only=True)

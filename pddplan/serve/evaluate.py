@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 
 from pddplan.errors import Excuse
-from pddplan.serve.aggregated import evaluate_aggregated
 from pddplan.serve.context import Context
 from pddplan.serve.deployment import Network, Plan
 from pddplan.serve.equilibrium import Case, Flow, equilibrium, longest_stay, loop_gain, pinned_share
@@ -54,6 +53,8 @@ def evaluate(
 
         return evaluate_network(context, deployment, at, detail=detail, routing=routing)
     if deployment.aggregated is not None:
+        from pddplan.serve.aggregated import evaluate_aggregated
+
         return evaluate_aggregated(context, deployment.aggregated, at, detail=detail)
     assert deployment.prefill is not None and deployment.main is not None
     stage = context.prefill_stage(deployment.prefill, at, deployment.main, deployment.relay)

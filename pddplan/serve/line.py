@@ -204,14 +204,20 @@ def mean_ceiling_bytes_per_s(weights: ArrayLike, transfer_bytes: ArrayLike, ceil
 
     The byte-weighted harmonic mean: it keeps the mean number in flight on an empty line, λE[b/r], exactly. The flow's
     own ceiling stays in b/r. On a loaded line the mean over all flows is within some per cent, of the fast ones far
-    too low: use ``spread_unequal``. Where there are no bytes: the plain weighted mean.
+    too low: use ``spread_unequal``. Where there are no bytes: the plain weighted mean; where there are no flows either
+    (a band of requests may have none of a workload): the mean of the ceilings, so that one without weight is no nan.
     """
     mass = as_floats(weights) * as_floats(transfer_bytes)
     rates = as_floats(ceilings)
     total, busy_time = np.sum(mass, axis=-1), np.sum(mass / rates, axis=-1)
-    plain = np.sum(as_floats(weights) * rates, axis=-1) / np.sum(as_floats(weights) + 0.0 * rates, axis=-1)
-    mean = np.where(total > 0, total / np.where(total > 0, busy_time, 1.0), plain)
-    return as_floats(mean)
+    if np.all(total > 0):
+        return as_floats(total / busy_time)
+    weight, rates = np.broadcast_arrays(as_floats(weights), rates)
+    flows = np.sum(weight, axis=-1)
+    plain = np.where(
+        flows > 0, np.sum(weight * rates, axis=-1) / np.where(flows > 0, flows, 1.0), np.mean(rates, axis=-1)
+    )
+    return as_floats(np.where(total > 0, total / np.where(total > 0, busy_time, 1.0), plain))
 
 
 def ramp_s(

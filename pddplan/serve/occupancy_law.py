@@ -41,6 +41,11 @@ def occupancy_tail(mean: ArrayLike, slots: ArrayLike, dispersion: ArrayLike = 1.
 
     a, k, phi = np.maximum(as_floats(mean), 0.0), as_floats(slots), as_floats(dispersion)
     wide = (phi > 1.0 + POISSON) & (a > 0)
+    if wide.all():  # one law for all, the usual case: the other is not asked for
+        over = phi - 1.0
+        return np.asarray(betainc(k + 1.0, a / over, over / (1.0 + over)), dtype=np.float64)
+    if phi.ndim == 0 and not wide.any():
+        return poisson_tail(a, k)
     over = np.where(wide, phi - 1.0, 1.0)
     spread_out = betainc(k + 1.0, np.where(wide, a / over, 1.0), over / (1.0 + over))
     return np.where(wide, spread_out, poisson_tail(a, k))

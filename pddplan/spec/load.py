@@ -58,7 +58,6 @@ def load_scenario_text(
     from pydantic import ValidationError
 
     from pddplan.spec.input import ScenarioInput
-    from pddplan.spec.problems import problems_of
 
     money = normalise(document)
     offered = offered_chips(document, base_dir)
@@ -75,6 +74,8 @@ def load_scenario_text(
     try:
         given = ScenarioInput.model_validate(money.data)
     except ValidationError as error:
+        from pddplan.spec.problems import problems_of
+
         problems = problems_of(error, document, money) + problems
     if problems or given is None:
         raise InputError(_sorted_once(problems))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -256,6 +257,17 @@ def test_mean_ceiling_weighs_by_bytes() -> None:
     mean = line.mean_ceiling_bytes_per_s([0.9, 0.1], [1.0, 99.0], [1.0, 10.0])
     assert float(mean) == pytest.approx((0.9 + 9.9) / (0.9 + 0.99))
     assert float(line.mean_ceiling_bytes_per_s([0.5, 0.5], [0.0, 0.0], [2.0, 4.0])) == 3.0
+
+
+def test_mean_ceiling_of_no_flows_is_a_number() -> None:
+    # a band of requests without any of one workload: its ceiling has no weight, but must not turn the mean into nan
+    none = [0.0, 0.0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        alone = line.mean_ceiling_bytes_per_s(none, [[5.0, 7.0], none], [[2.0, 4.0], [2.0, 6.0]])
+        beside = line.mean_ceiling_bytes_per_s([0.0, 1.0], [0.0, 5.0], [float(alone[0]), 10.0])
+    assert alone.tolist() == [3.0, 4.0]
+    assert float(beside) == 10.0
 
 
 def test_fixed_delay_by_hand() -> None:
