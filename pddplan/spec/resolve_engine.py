@@ -57,7 +57,8 @@ def resolve_engine(given: EngineInput | None, notes: Notes) -> Engine:
         changes["exchange_bytes"] = 0.0
         overridden.add("engine.exchange_gb")
     for assumption in assumptions:
-        if assumption.name not in overridden:
+        unused = "memory_fraction" in changes and assumption.name.startswith("engine.outside_")
+        if assumption.name not in overridden and not unused:
             notes.add(assumption)
     return replace(engine, **changes)
 
