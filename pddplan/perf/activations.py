@@ -15,7 +15,7 @@ def activation_bytes_per_chip(instance: Instance, tokens: float, logit_rows: flo
 
     ``max(layer, sampler) + tokens h 2 + expert workspaces + engine's constant``: sampling starts when the layers are
     done, so the larger of the two counts; the last hidden states live through both, and so do expert workspaces, which
-    vLLM keeps once made. Within 0.03 GiB of vLLM 0.19's "torch peak memory increase" (1.2 to 2.9 GiB, 14 runs of text
+    vLLM keeps once made. Within 0.03 GiB of vLLM 0.19's "torch peak memory increase" (1.2 to 2.9 GiB, 15 runs of text
     models, from which the engine's constants were read); a multimodal model's encoder adds 0.12-0.25 GiB, not counted.
     """
     model, engine = instance.model, instance.engine

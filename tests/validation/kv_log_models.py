@@ -54,3 +54,13 @@ def qwen35_9b() -> LanguageModel:
     linear = Attention("gdn", k_heads=16, v_heads=32, k_dim=128, v_dim=128, conv_kernel=4)
     groups = (LayerGroup(8, full, dense), LayerGroup(24, linear, dense))
     return LanguageModel("qwen3.5-9b", "Qwen3.5-9B", (), 4096, 248320, False, 262144, groups, BF16)
+
+
+def deepseek_v2_lite() -> LanguageModel:
+    """https://huggingface.co/deepseek-ai/DeepSeek-V2-Lite-Chat/blob/main/config.json: 15.7 B parameters."""
+    mla = Attention(
+        "mla", q_heads=16, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, head_dim_k=192, head_dim_v=128
+    )
+    experts = FeedForward("moe", experts=64, top_k=6, expert_intermediate=1408, shared_intermediate=2816)
+    groups = (LayerGroup(1, mla, FeedForward("dense", intermediate=10944)), LayerGroup(26, mla, experts))
+    return LanguageModel("deepseek-v2-lite", "DeepSeek-V2-Lite", (), 2048, 102400, False, 163840, groups, BF16)

@@ -23,7 +23,7 @@ from pddplan.spec.catalogue import load_chip, load_engine
 from pddplan.spec.types import Engine
 from pddplan.units import GIB
 from tests.reference import reference_dir
-from tests.validation.kv_log_models import gemma3_27b, llama4_scout, qwen25_7b, qwen35_9b, qwen36_27b
+from tests.validation.kv_log_models import deepseek_v2_lite, gemma3_27b, llama4_scout, qwen25_7b, qwen35_9b, qwen36_27b
 
 Row = dict[str, str]
 
@@ -176,6 +176,7 @@ RUNS = (
     ("qwen2.5-7b", 4, 1, "native", "3.55", 2.21, 2.13),
     ("qwen3-8b", 1, 1, "native", "-", 2.21, 0.25),
     ("qwen3-30b-a3b", 1, 1, "native", "-", 2.68, 0.27),
+    ("deepseek-v2-lite", 1, 1, "native", "29.43", 1.93, 0.26),
     ("mixtral-8x7b", 2, 1, "native", "-", 1.21, 2.07),
     ("qwen2.5-72b", 2, 1, "native", "-", 2.29, 2.09),
     ("qwen2.5-72b", 4, 1, "native", "-", 2.29, 2.21),
@@ -193,7 +194,8 @@ def test_terms_of_vllm_runs() -> None:
     engine, chip = replace(load_engine("vllm")[0], memory_fraction=0.95), load_chip("h100")
     print("\nmodel              tp pp   weights GiB (log)   activations (log)    reserve (log)")
     for name, tp, pp, form, weights, peak, reserve in RUNS:
-        model = qwen25_7b() if name == "qwen2.5-7b" else load_model(name)
+        made = {"qwen2.5-7b": qwen25_7b, "deepseek-v2-lite": deepseek_v2_lite}
+        model = made[name]() if name in made else load_model(name)
         par = Parallelism(tp=tp, pp=pp)
         found = memory_map(Instance(chip, model, par, engine, form, "bf16", load_curves(chip)), 8192)
         assert isinstance(found, MemoryMap)
