@@ -9,6 +9,7 @@ import re
 
 KIB = 1024
 GB = 1e9
+MIB = 2.0**20
 GIB = 2.0**30
 TB = 1e12
 TFLOPS = 1e12

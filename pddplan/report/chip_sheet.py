@@ -24,6 +24,7 @@ _LABELS = {
     "fp4_tflops": ("peak, fp4", "TFLOP/s"),
     "memory_gb": ("memory, as sold", "GB"),
     "memory_mib": ("memory, as reported", "GB"),
+    "usable_mib": ("memory, left by the driver", "GB"),
     "memory_gb_per_s": ("memory bandwidth", "GB/s"),
     "interconnect_gb_per_s": ("interconnect, one way", "GB/s"),
     "pair_gb_per_s": ("between two chips", "GB/s"),
@@ -109,4 +110,6 @@ def _numbers(chip: Chip, width: int) -> list[str]:
 def _value(chip: Chip, field: str) -> float:
     if field == "memory_mib":
         return round(chip.memory_bytes / GB, 1)  # shown in GB, beside what is sold
+    if field == "usable_mib":
+        return round((chip.usable_bytes or chip.memory_bytes) / GB, 1)
     return figure_of(chip, field) or 0.0

@@ -234,7 +234,7 @@ def build_context(scenario: Scenario, model: LanguageModel, nic_goodput: float) 
     return Context(
         scenario=scenario,
         model=model,
-        demand=build_demand(scenario.traffic, model, scenario.precision.kv_cache),
+        demand=build_demand(scenario.traffic, model, scenario.precision.kv_cache, scenario.engine.equal_pages),
         nic_goodput=nic_goodput,
     )
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pddplan.llm.kv import hit_granularity_tokens, kv_bytes, kv_last_layer_bytes, transfer_bytes
+from pddplan.llm.pool import paged_bytes
 from pddplan.llm.types import LanguageModel
 from pddplan.serve.idle_sessions import IdleSessions, gap_laws
 from pddplan.serve.traffic import Atoms, mix_atoms
@@ -34,6 +35,7 @@ class Demand:
     kv_last_layer: Array  # last layer's share of KV(L): the part no overlap can hide
     delta_held: Array  # bytes to send when main decode still holds the prefix
     delta_cold: Array  # bytes to send when it holds nothing
+    equal_pages: bool = False  # the engine's: layers of all kinds share one page size, see ``llm.pool``
     others: dict[str, Demand] = field(default_factory=dict, repr=False, compare=False)  # see ``in_format``
     cut: tuple[Demand, float, float] | None = field(default=None, repr=False, compare=False)  # a ``band``: of what
 
@@ -44,7 +46,7 @@ class Demand:
             return self
         if kv_format not in self.others:
             if self.cut is None:
-                made = _demand(self.traffic, self.model, kv_format, self.atoms)
+                made = _demand(self.traffic, self.model, kv_format, self.atoms, self.equal_pages)
             else:
                 whole, low, high = self.cut
                 made = whole.in_format(kv_format).band(low, high)
@@ -115,16 +117,18 @@ class Demand:
         return self.model.layers
 
     def kv_at(self, tokens: Array) -> Array:
-        """KV bytes of a sequence of ``tokens``, any shape."""
-        return np.asarray(kv_bytes(self.model, tokens, self.kv_format), dtype=float)
+        """Bytes of the KV pool that a running sequence of ``tokens`` takes, any shape: KV(L), or its pages."""
+        size = paged_bytes if self.equal_pages else kv_bytes
+        return np.asarray(size(self.model, tokens, self.kv_format), dtype=float)
 
 
-def build_demand(traffic: Traffic, model: LanguageModel, kv_format: str) -> Demand:
-    """Demand of all workloads for one model and KV format."""
-    return _demand(traffic, model, kv_format, mix_atoms(traffic, float(hit_granularity_tokens(model, kv_format))))
+def build_demand(traffic: Traffic, model: LanguageModel, kv_format: str, equal_pages: bool = False) -> Demand:
+    """Demand of all workloads for one model and KV format, under an engine whose pages are equal or not."""
+    atoms = mix_atoms(traffic, float(hit_granularity_tokens(model, kv_format)))
+    return _demand(traffic, model, kv_format, atoms, equal_pages)
 
 
-def _demand(traffic: Traffic, model: LanguageModel, kv_format: str, atoms: Atoms) -> Demand:
+def _demand(traffic: Traffic, model: LanguageModel, kv_format: str, atoms: Atoms, equal_pages: bool) -> Demand:
     share = atoms.cached / atoms.prompt
     session = np.asarray(kv_bytes(model, atoms.prompt + atoms.output, kv_format), dtype=float)
     return Demand(
@@ -139,6 +143,7 @@ def _demand(traffic: Traffic, model: LanguageModel, kv_format: str, atoms: Atoms
         kv_last_layer=np.asarray(kv_last_layer_bytes(model, atoms.prompt, kv_format), dtype=float),
         delta_held=np.asarray(transfer_bytes(model, atoms.prompt, share, kv_format), dtype=float),
         delta_cold=np.asarray(transfer_bytes(model, atoms.prompt, np.zeros_like(share), kv_format), dtype=float),
+        equal_pages=equal_pages,
     )
 
 

@@ -49,8 +49,20 @@ class EngineInput(Strict):
     step_overhead_ms: NonNegative | None = Field(None, description="Per decode step or prefill pass.")
     layer_overhead_us: NonNegative | None = Field(None, description="Per layer: launches that are not hidden.")
     router_delay_ms: NonNegative | None = Field(None, description="Gateway and router, per request.")
-    memory_fraction: PositiveShare | None = Field(None, description="Share of chip memory the engine may use.")
-    reserve_gb: NonNegative | None = Field(None, description="Per chip: graphs, communication buffers, context.")
+    memory_fraction: PositiveShare | None = Field(
+        None, description="Share of chip memory the engine may use; see memory_covers."
+    )
+    memory_covers: Literal["all", "static", "free"] | None = Field(
+        None, description="Of which memory_fraction is a share: all; static, weights and KV; free, what KV may take."
+    )
+    reserve_gb: NonNegative | None = Field(
+        None, description="Per chip, outside the engine's allocator: context and communication buffers together."
+    )
+    exchange_gb: NonNegative | None = Field(None, description="Beside reserve_gb where chips exchange.")
+    sampler_bytes_per_logit: NonNegative | None = Field(
+        None, description="Peak of sampling, per row and vocabulary entry."
+    )
+    workspace_gb: NonNegative | None = Field(None, description="Constant part of the activations, per chip.")
     max_batch: Count | None = Field(None, description="Most running requests per scheduling unit.")
     mtp_accepted_tokens: Annotated[float, Field(strict=True, allow_inf_nan=False, ge=1, le=16)] | None = Field(
         None, description="Tokens per step with speculative decoding; 1 is off."
@@ -74,6 +86,9 @@ class EngineInput(Strict):
     handoff_ms: NonNegative | None = Field(None, description="From prefill to decode workers, beside the bytes.")
     decode_prefix_sharing: Flag | None = Field(None, description="Whether decode holds a shared prefix once.")
     overlap_expert_communication: Flag | None = Field(None, description="Two-batch overlap of expert communication.")
+    equal_pages: Flag | None = Field(
+        None, description="Whether layers of all kinds share KV blocks of one size, which pads windows and states."
+    )
 
 
 class ExchangeInput(Strict):

@@ -10,14 +10,16 @@ from typing import Any, Literal, cast
 
 from pddplan.errors import InputError, Problem
 from pddplan.spec.datafile import Figure, hardware_dir, read_data_file, read_figure
-from pddplan.spec.types import Assumption, Engine, LineTier, Provenance, Source, TailMerge
-from pddplan.units import GB, GBIT_PER_S_IN_BYTES_PER_S, HOURS_PER_MONTH, MS, US
+from pddplan.spec.types import Assumption, Engine, LineTier, MemoryCovers, OutsideMemory, Provenance, Source, TailMerge
+from pddplan.units import GB, GBIT_PER_S_IN_BYTES_PER_S, HOURS_PER_MONTH, MIB, MS, US
 
 _NUMBERS = {  # key of a profile -> factor to the SI field
     "chunk_tokens": 1.0,
     "max_batch": 1.0,
-    "memory_fraction": 1.0,
     "reserve_gb": GB,
+    "exchange_gb": GB,
+    "sampler_bytes_per_logit": 1.0,
+    "workspace_gb": GB,
     "step_overhead_ms": MS,
     "layer_overhead_us": US,
     "router_delay_ms": MS,
@@ -34,8 +36,15 @@ _NUMBERS = {  # key of a profile -> factor to the SI field
     "prompt_factor": 1.0,
     "handoff_ms": MS,
 }
-_FLAGS = ("decode_prefix_sharing", "overlap_expert_communication")
-ENGINE_KEYS = (*_NUMBERS, "tail_merge", *_FLAGS)
+_OUTSIDE = {  # of a profile whose memory_fraction is auto
+    "outside_mib": MIB,
+    "outside_mib_per_token": MIB,
+    "outside_mib_per_request": MIB,
+    "outside_mib_per_chip": MIB,
+}
+AUTO = "auto"
+_FLAGS = ("decode_prefix_sharing", "overlap_expert_communication", "equal_pages")
+ENGINE_KEYS = (*_NUMBERS, "memory_fraction", "memory_covers", "tail_merge", *_FLAGS)
 
 
 def engine_ids() -> tuple[str, ...]:
@@ -61,11 +70,13 @@ def load_engine(name: str) -> tuple[Engine, tuple[Assumption, ...]]:
 @lru_cache(maxsize=8)
 def _profile(name: str) -> dict[str, dict[str, Any]]:
     data = read_data_file(hardware_dir() / "engines" / f"{name}.yaml")
-    return {k: data[k] for k in ENGINE_KEYS}
+    outside = _OUTSIDE if data["memory_fraction"]["value"] == AUTO else ()
+    return {k: data[k] for k in (*ENGINE_KEYS, *outside)}
 
 
 def _engine(name: str, values: Mapping[str, Any]) -> Engine:
     si = {k: float(values[k]) * factor for k, factor in _NUMBERS.items()}
+    fraction = values["memory_fraction"]
     return Engine(
         name=name,
         chunk_tokens=int(si["chunk_tokens"]),
@@ -73,7 +84,7 @@ def _engine(name: str, values: Mapping[str, Any]) -> Engine:
         step_overhead_s=si["step_overhead_ms"],
         layer_overhead_s=si["layer_overhead_us"],
         router_delay_s=si["router_delay_ms"],
-        memory_fraction=si["memory_fraction"],
+        memory_fraction=None if fraction == AUTO else float(fraction),
         reserve_bytes=si["reserve_gb"],
         max_batch=int(si["max_batch"]),
         mtp_accepted_tokens=si["mtp_accepted_tokens"],
@@ -90,6 +101,12 @@ def _engine(name: str, values: Mapping[str, Any]) -> Engine:
         expert_first_output_s=si["expert_first_output_us"],
         prompt_factor=si["prompt_factor"],
         handoff_s=si["handoff_ms"],
+        equal_pages=bool(values["equal_pages"]),
+        memory_covers=cast(MemoryCovers, values["memory_covers"]),
+        exchange_bytes=si["exchange_gb"],
+        sampler_bytes_per_logit=si["sampler_bytes_per_logit"],
+        workspace_bytes=si["workspace_gb"],
+        outside=OutsideMemory(*(float(values[k]) * factor for k, factor in _OUTSIDE.items() if k in values)),
     )
 
 

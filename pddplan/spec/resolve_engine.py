@@ -19,6 +19,9 @@ _NUMBERS: dict[str, tuple[str, float]] = {
     "router_delay_ms": ("router_delay_s", MS),
     "memory_fraction": ("memory_fraction", 1.0),
     "reserve_gb": ("reserve_bytes", GB),
+    "exchange_gb": ("exchange_bytes", GB),
+    "sampler_bytes_per_logit": ("sampler_bytes_per_logit", 1.0),
+    "workspace_gb": ("workspace_bytes", GB),
     "mtp_accepted_tokens": ("mtp_accepted_tokens", 1.0),
     "expert_imbalance": ("expert_imbalance", 1.0),
     "context_sigma": ("context_sigma", 1.0),
@@ -32,7 +35,14 @@ _NUMBERS: dict[str, tuple[str, float]] = {
     "prompt_factor": ("prompt_factor", 1.0),
     "handoff_ms": ("handoff_s", MS),
 }
-_AS_THEY_ARE = ("tail_merge", "max_batch", "decode_prefix_sharing", "overlap_expert_communication")
+_AS_THEY_ARE = (
+    "tail_merge",
+    "max_batch",
+    "memory_covers",
+    "decode_prefix_sharing",
+    "overlap_expert_communication",
+    "equal_pages",
+)
 
 
 def resolve_engine(given: EngineInput | None, notes: Notes) -> Engine:
@@ -52,8 +62,12 @@ def resolve_engine(given: EngineInput | None, notes: Notes) -> Engine:
             changes[key] = value
         elif key == "chunk_tokens":
             changes[key] = round(value)
+    if "reserve_bytes" in changes and "exchange_bytes" not in changes:  # a reserve that is stated is the whole reserve
+        changes["exchange_bytes"] = 0.0
+        overridden.add("engine.exchange_gb")
     for assumption in assumptions:
-        if assumption.name not in overridden:
+        unused = "memory_fraction" in changes and assumption.name.startswith("engine.outside_")
+        if assumption.name not in overridden and not unused:
             notes.add(assumption)
     return replace(engine, **changes)
 

@@ -70,6 +70,7 @@ class Chip:
     defaulted: tuple[str, ...] = ()  # keys nobody gave: class defaults, bf16 from another format
     tdp_watts: float | None = None  # of the chip alone
     status: str = ""  # shipping | announced | discontinued
+    usable_bytes: float | None = None  # of memory_bytes, what the driver leaves to programs; None: not known, all
 
 
 # ---------------------------------------------------------------- sites, links
@@ -91,6 +92,19 @@ class ChipPrecision:
     kv_cache: str | None = None
 
 
+MemoryCovers = Literal["all", "static", "free"]
+
+
+@dataclass(frozen=True)
+class OutsideMemory:
+    """What an engine that is given no fraction sets aside for activations and graphs, per chip."""
+
+    bytes: float = 0.0
+    bytes_per_token: float = 0.0  # of chunk_tokens
+    bytes_per_request: float = 0.0  # of max_batch
+    bytes_per_chip: float = 0.0  # of tp x pp
+
+
 @dataclass(frozen=True)
 class Engine:
     """Serving engine profile; every number has one meaning."""
@@ -101,8 +115,8 @@ class Engine:
     step_overhead_s: float  # per decode step or prefill pass
     layer_overhead_s: float  # per layer: launches that are not hidden
     router_delay_s: float
-    memory_fraction: float  # share of chip memory the engine may use
-    reserve_bytes: float  # per chip: graphs, NCCL, context
+    memory_fraction: float | None  # of chip memory; what it covers: memory_covers. None: what ``outside`` leaves
+    reserve_bytes: float  # per chip, outside the engine's allocator: CUDA, NCCL of one chip
     max_batch: int  # running requests per scheduling unit
     mtp_accepted_tokens: float  # tokens per step, 1 = off
     decode_prefix_sharing: bool
@@ -119,6 +133,13 @@ class Engine:
     prompt_factor: float = 1.0  # kernels of a pass with prompts, launched one by one, over what the curves say
     handoff_s: float = 0.0  # prefill to decode in separate workers, beside the bytes: router, registration, polling
     expert_first_output_s: float = 0.0  # further per layer with experts: a prompt's pass is launched kernel by kernel
+    # all: reserve, weights, activations and KV; static: weights and KV; free: KV, of what the others leave
+    memory_covers: MemoryCovers = "all"
+    exchange_bytes: float = 0.0  # reserve beside ``reserve_bytes`` where chips exchange
+    sampler_bytes_per_logit: float = 14.5  # peak of sampling per row and vocabulary entry
+    workspace_bytes: float = 0.0  # constant part of the activations
+    outside: OutsideMemory = OutsideMemory()
+    equal_pages: bool = False  # layers of all kinds share blocks of one size: windows and states are padded to it
 
 
 @dataclass(frozen=True)

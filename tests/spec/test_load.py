@@ -54,7 +54,9 @@ def test_every_key_of_the_contract() -> None:
     assert (e.launch_share, e.expert_layer_overhead_s, e.request_overhead_s) == (0.6, 11e-6, 12e-6)
     assert (e.poll_steps, e.first_output_s, e.first_output_steps, e.expert_first_output_s) == (10, 0.03, 2, 900e-6)
     assert (e.prompt_factor, e.handoff_s) == (1.1, 0.07)
-    assert not e.decode_prefix_sharing and e.overlap_expert_communication
+    assert not e.decode_prefix_sharing and e.overlap_expert_communication and e.equal_pages
+    assert (e.memory_covers, e.sampler_bytes_per_logit) == ("static", 10)
+    assert (e.exchange_bytes, e.workspace_bytes) == pytest.approx((1e9, 1e8))
     assert (s.objective.name, s.objective.max_usd_per_hour) == ("goodput", pytest.approx(500))
     assert (dict(s.spares), dict(s.max_utilization)) == ({"prefill": 1}, {"prefill": 0.9})
     w = s.workload
@@ -284,6 +286,21 @@ def test_assumption_names_are_unique() -> None:
     for text in (SMALL, EVERYTHING, SPARSE):
         listed = [a.name for a in load_scenario_text(text).assumptions]
         assert len(listed) == len(set(listed))
+
+
+def test_a_stated_reserve_is_the_whole_reserve() -> None:
+    """Scenarios of before know ``reserve_gb`` alone: it holds for chips that exchange as well."""
+    engine = load_scenario_text(f"engine: {{name: vllm, reserve_gb: 3}}\n{SMALL}").engine
+    assert (engine.reserve_bytes, engine.exchange_bytes) == pytest.approx((3e9, 0.0))
+    both = load_scenario_text(f"engine: {{name: vllm, reserve_gb: 3, exchange_gb: 1}}\n{SMALL}").engine
+    assert (both.reserve_bytes, both.exchange_bytes) == pytest.approx((3e9, 1e9))
+
+
+def test_a_stated_fraction_replaces_what_is_set_aside() -> None:
+    whole = load_scenario_text(f"engine: sglang\n{SMALL}")
+    stated = load_scenario_text(f"engine: {{name: sglang, memory_fraction: 0.9}}\n{SMALL}")
+    assert whole.engine.memory_fraction is None and stated.engine.memory_fraction == 0.9
+    assert "engine.outside_mib" in names(whole) and "engine.outside_mib" not in names(stated)
 
 
 # ---------------------------------------------------------------- short forms
