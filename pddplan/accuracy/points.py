@@ -59,6 +59,7 @@ def point_of(named: Named, mode: Mode, layouts: tuple[Layout, ...], load: Load) 
         weights=weights,
         chips=chip.efficiency or "",
         mode=mode,
+        users=load.users or 0.0,
     )
     settings = {**settings_of(run), **load.settings}
     kv_cache = settings.get("kv_cache", FALLBACK_KV)

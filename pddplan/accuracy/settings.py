@@ -35,6 +35,7 @@ class Run:
     weights: str = ""
     chips: str = ""
     mode: str = ""
+    users: float = 0.0
 
 
 @lru_cache(maxsize=1)
@@ -42,11 +43,14 @@ def _rules() -> tuple[Mapping[str, Any], ...]:
     return tuple(read_data_file(Path(__file__).with_name("runs.yaml"))["rules"])
 
 
-def _holds(when: Mapping[str, list[str]], run: Run) -> bool:
+def _holds(when: Mapping[str, Any], run: Run) -> bool:
     values = {**vars(run), "versions": run.version}
+    if run.users >= float(when.get("users_below", math.inf)):
+        return False
     return all(
         any(str(text) in str(values[key]) if key == "runs" else str(text) == values[key] for text in texts)
         for key, texts in when.items()
+        if key != "users_below"
     )
 
 
@@ -83,12 +87,14 @@ def _profile(name: str) -> Engine:
 
 def engine_with(name: str, settings: Mapping[str, Any], input_tokens: float, requests: float) -> Engine:
     """An engine profile with a run's settings; a chunk budget that follows the prompt holds it and every running
-    request's token."""
+    request's token. A server that is measured is started for at least the requests that are sent to it."""
     chosen = {k: v for k, v in settings.items() if k not in ("kv_cache", "length_range")}
     if chosen.get("chunk_tokens") == PROMPT:
         tokens = input_tokens + requests + _SPARE_TOKENS
         chosen["chunk_tokens"] = _SPARE_TOKENS * math.ceil(tokens / _SPARE_TOKENS)
+    if "max_batch" not in chosen and requests > _profile(name).max_batch:
+        chosen["max_batch"] = requests
     for key in ("chunk_tokens", "max_batch"):
         if key in chosen:
-            chosen[key] = max(1, int(chosen[key]))
+            chosen[key] = max(1, math.ceil(chosen[key]))
     return replace(_profile(name), **chosen) if chosen else _profile(name)

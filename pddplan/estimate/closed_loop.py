@@ -196,15 +196,14 @@ class _State:
         rest = volume - full * chunk
         rest = np.where(rest > 1e-6, rest, 0.0)
         beside = np.where(self.separate[rows], 0.0, active[rows])
-        grid = passes.points(rows)
-        seconds = full * grid.at(beside, chunk) + np.where(rest > 0, grid.at(beside, rest), 0.0)
+        seconds = full * passes.at(beside, chunk, rows) + np.where(rest > 0, passes.at(beside, rest, rows), 0.0)
         count = full + (rest > 0)
         end = self.now[rows] + seconds
         waited = np.where(taken, self.now[rows, None] - self.arrival[rows], 0.0)
         common = self.turn[rows] == 0
         self.sums["start"][rows] += np.where(common, waited, 0.0).sum(axis=1)
         self.sums["queue"][rows] += np.where(common, 0.0, waited).sum(axis=1)
-        self.sums["prefill"][rows] += self._own_passes(rows, taken, beside, seconds, count, grid)
+        self.sums["prefill"][rows] += self._own_passes(rows, taken, beside, seconds, count, passes)
         self.sums["work"][rows] += seconds
         self.sums["transfer"][rows] += taken.sum(axis=1) * self.loop.transfer_s[rows]
         self.arrival[rows] = np.where(taken, NEVER, self.arrival[rows])
@@ -218,7 +217,7 @@ class _State:
         return np.asarray(begins)
 
     def _own_passes(
-        self, rows: Index, taken: Mask, beside: Array, seconds: Array, passes: Array, grid: StepGrid
+        self, rows: Index, taken: Mask, beside: Array, seconds: Array, count: Array, passes: StepGrid
     ) -> Array:
         """Time that those in a pass see of it, summed over them [s].
 
@@ -228,9 +227,9 @@ class _State:
         several = self.weight[rows] > 1
         common = (taken & (self.turn[rows] == 0)).sum(axis=1)
         users = taken.sum(axis=1)
-        together = np.where(several, 0.5 + 0.5 / np.maximum(passes, 1.0), 1.0) * seconds
+        together = np.where(several, 0.5 + 0.5 / np.maximum(count, 1.0), 1.0) * seconds
         volume = np.minimum(self.loop.new_tokens[rows] * np.maximum(users, 1), self.loop.chunk[rows])
-        alone = np.where(several, np.minimum(grid.at(beside, volume), seconds), seconds)
+        alone = np.where(several, np.minimum(passes.at(beside, volume, rows), seconds), seconds)
         return np.asarray(common * together + (users - common) * alone)
 
     def _take(self, rows: Index, waiting: Mask, held: Array) -> tuple[Mask, Array]:
@@ -263,7 +262,7 @@ class _State:
         freed = np.where(self.free[rows] > now, self.free[rows], NEVER).min(axis=1)
         freed = np.where(waiting[rows].any(axis=1) & self.separate[rows], freed, NEVER)
         event = np.minimum(np.minimum(arrives, ready), freed) - self.now[rows]
-        seconds = decode.points(rows).at(active[rows], np.zeros(rows.size))
+        seconds = decode.at(active[rows], np.zeros(rows.size), rows)
         until = event / np.maximum(seconds, 1e-12)
         until = np.where(self.separate[rows] | ~np.isfinite(until), until, np.ceil(until))
         seen = np.where(unseen[rows], self.seen[rows] - self.steps[rows, None], NEVER).min(axis=1)
@@ -338,9 +337,11 @@ class _State:
     def _queue(self, sums: dict[str, Array], ended: Mask, result: LoopResult, target: Index) -> Array:
         """Mean wait for prefill [s]: that of the common start as it was run, later ones without their batches.
 
-        A representative user's requests come as a batch of ``weight``. What such batches wait beyond the wait of a
-        saturated loop, ``users x work per prompt - the rest of the cycle``, is ``weight`` times that of requests that
-        come one by one at the same load (M/D/1 with batches).
+        A representative user's requests come as a batch of ``weight``, those of real users one by one. A loop of
+        separate prefill workers keeps its waves: what the batches add is ``(weight - 1) rho s / (2 (1 - rho))`` (M/D/1
+        with and without batches, s the work per prompt). Where prompts take the place of decode steps, passes pull
+        users apart, and what is waited beyond a saturated loop, ``users x s - the rest of the cycle``, falls by
+        ``weight``. Source: the served rows of equal lengths, whose first tokens don't wait in waves.
         """
         loop = self.loop
         weight, users = self.weight[ended], loop.users[ended]
@@ -352,5 +353,10 @@ class _State:
         rest = answer + result.prefill_s[target] + result.transfer_s[target] + loop.turnaround_s[ended]
         saturated = np.maximum(users * work - rest, 0.0)
         mean = sums["queue"] / later
-        single = np.minimum(mean, saturated) + np.maximum(mean - saturated, 0.0) / weight
+        load = np.minimum(users * work / np.maximum(rest + mean, 1e-12), 0.95)
+        batches = 0.5 * (weight - 1.0) * load * work / (1.0 - load)
+        waves = np.maximum(mean - batches, np.minimum(mean, saturated))
+        single = np.where(
+            self.separate[ended], waves, np.minimum(mean, saturated) + np.maximum(mean - saturated, 0.0) / weight
+        )
         return np.asarray((sums["start"] + single * np.where(done > self.count[ended], later, 0.0)) / done)

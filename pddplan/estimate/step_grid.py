@@ -23,15 +23,16 @@ class StepGrid:
         """The grids of the points ``rows`` alone."""
         return StepGrid(self.running[rows], self.tokens[rows], self.seconds[rows])
 
-    def at(self, running: Array, tokens: Array) -> Array:
-        """Seconds at one (running, tokens) of every point; shapes (points,)."""
-        row = np.arange(self.running.shape[0])
-        i, u = _place(self.running, running)
-        j, v = _place(self.tokens, tokens)
+    def at(self, running: Array, tokens: Array, rows: NDArray[np.intp] | None = None) -> Array:
+        """Seconds at one (running, tokens) of every point, or of the points ``rows``; shapes (points,)."""
+        row = np.arange(self.running.shape[0]) if rows is None else rows
+        i, u = _place(self.running[row], running)
+        j, v = _place(self.tokens[row], tokens)
         s = self.seconds
-        low = s[row, i, j] + u * (s[row, i + 1, j] - s[row, i, j])
-        high = s[row, i, j + 1] + u * (s[row, i + 1, j + 1] - s[row, i, j + 1])
-        return np.asarray(low + v * (high - low))
+        low, next_low = s[row, i, j], s[row, i + 1, j]
+        high, next_high = s[row, i, j + 1], s[row, i + 1, j + 1]
+        low = low + u * (next_low - low)
+        return np.asarray(low + v * (high + u * (next_high - high) - low))
 
 
 def _place(grid: Array, value: Array) -> tuple[NDArray[np.intp], Array]:

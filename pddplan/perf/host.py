@@ -20,12 +20,12 @@ from pddplan.perf.instance import Array, Instance, feed_forward_groups, stage_im
 from pddplan.spec.types import Engine
 
 
-def engine_curves(curves: EfficiencyCurves, launch_share: float) -> EfficiencyCurves:
-    """``curves`` with every kernel's fixed time multiplied by ``launch_share`` (0, 1]; collectives stay, they wait for
-    their peers."""
-    if launch_share == 1.0:
+def engine_curves(curves: EfficiencyCurves, engine: Engine) -> EfficiencyCurves:
+    """``curves`` as an engine runs them: every kernel's fixed time multiplied by ``launch_share`` (0, 1] (collectives
+    stay, they wait for their peers), experts on the engine's own kernel where the family has a curve for it."""
+    if engine.launch_share == 1.0 and not engine.expert_kernel:
         return curves
-    return _scaled(_Key(curves), launch_share)
+    return _scaled(_Key(curves), engine.launch_share, engine.expert_kernel)
 
 
 class _Key:
@@ -42,8 +42,9 @@ class _Key:
 
 
 @lru_cache(maxsize=64)
-def _scaled(key: _Key, share: float) -> EfficiencyCurves:
+def _scaled(key: _Key, share: float, kernel: str) -> EfficiencyCurves:
     curves = key.curves
+    own = {k: curves.grouped_gemm.get(f"{k}/{kernel}", c) for k, c in curves.grouped_gemm.items()}
 
     def less(record: Any) -> Any:
         return replace(record, overhead_s=record.overhead_s * share)
@@ -52,7 +53,7 @@ def _scaled(key: _Key, share: float) -> EfficiencyCurves:
         curves,
         op_overhead_s=curves.op_overhead_s * share,
         gemm={k: less(c) for k, c in curves.gemm.items()},
-        grouped_gemm={k: less(c) for k, c in curves.grouped_gemm.items()},
+        grouped_gemm={k: less(c) for k, c in own.items()},
         stream=less(curves.stream),
         prefill_attention={k: less(c) for k, c in curves.prefill_attention.items()},
         decode_attention={k: less(c) for k, c in curves.decode_attention.items()},

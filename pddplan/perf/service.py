@@ -311,7 +311,7 @@ class RooflineAggregated(_Roofline):
 
 def _as_run(instance: Instance) -> Instance:
     """The instance with its curves as its engine launches them."""
-    return replace(instance, curves=engine_curves(instance.curves, instance.engine.launch_share))
+    return replace(instance, curves=engine_curves(instance.curves, instance.engine))
 
 
 def prefill_service(instance: Instance) -> RooflinePrefill | Excuse:

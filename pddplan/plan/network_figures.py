@@ -169,7 +169,7 @@ class NetworkFigures:
     def in_time(self) -> dict[PoolOption, Array]:
         """Share of each class whose prefill alone, without waiting, meets each first-token limit: (limits, classes)."""
         limits = self.context.limits("ttft")
-        router = self.context.scenario.engine.router_delay_s
+        router = self.context.router_s(split=True)
         found = {}
         for option in self.prefills:
             times = self.context.prefill_times(option.pool(1)).alone + router

@@ -147,7 +147,7 @@ def _prompt_shares(
     context: Context, stage: PrefillStage, state: LineState, move: Transfer, relays: bool
 ) -> tuple[Array, Array]:
     """P(TTFT <= limit) by limit and kind of request, (limits, 2, atoms): sent directly, and relayed (0 without)."""
-    first = stage.time_s + context.scenario.engine.router_delay_s
+    first = stage.time_s + context.router_s(split=True)
     on_prefill = context.scenario.traffic.first_token == "on_prefill"
     limits = context.limits("ttft")
     shape = state.exposed.shape[:2]

@@ -69,7 +69,7 @@ def _prompt_enough(search: Search, stage: PrefillStage) -> bool:
     key = id(stage)  # kept by the context
     if key not in search.prompt:
         context = search.context
-        first = stage.time_s + context.scenario.engine.router_delay_s
+        first = stage.time_s + context.router_s(split=True)
         search.prompt[key] = all(
             float(context.weight_of(limit) @ in_time(stage, limit.limit_s * (1 + 1e-9) - first))
             >= limit.quantile - 1e-9

@@ -156,7 +156,7 @@ def _slot_room(context: Context, pool: Pool, steady: MixedSteps, kv_running: flo
 
 def _latencies(context: Context, law: WaitingLaw, prefill: Array, steady: MixedSteps) -> Latencies:
     atoms = context.demand.atoms
-    router = context.scenario.engine.router_delay_s
+    router = context.router_s(split=False)
     later = np.maximum(atoms.output - 1, 0.0)
     parts = {"prefill": prefill, "router": np.full_like(prefill, router)}
     stream = {**parts, "main_decode": later * steady.tpot_s}

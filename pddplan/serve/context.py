@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pddplan.errors import Excuse
 from pddplan.llm.types import LanguageModel
+from pddplan.perf.host import first_output_s
 from pddplan.perf.precision import format_assumptions, kv_on
 from pddplan.serve.conversion import Sending, sender_s, sending
 from pddplan.serve.demand import Demand, build_demand
@@ -23,6 +24,7 @@ from pddplan.spec.types import ChipOffer, Metric, Role, Scenario, SloLimit
 Array = NDArray[np.float64]
 
 DEFAULT_TOKEN_TIME_S = 0.05
+_PREFILLING: frozenset[Role] = frozenset({"prefill", "aggregated"})
 LINE_CAP = 0.97  # a mean load beyond it has no usable tail: s(m, rho) > 30 at m = 1
 
 
@@ -118,6 +120,19 @@ class Context:
         """What a user takes for the time of one token: the TPOT limit, 50 ms without one [s]."""
         limit = self.tpot_limit_s()
         return limit if math.isfinite(limit) else DEFAULT_TOKEN_TIME_S
+
+    def router_s(self, split: bool) -> float:
+        """What is added to prefill until the client sees a token, beside steps, KV and waits [s]: router, sampler and
+        detokeniser, and the hand-over to other workers where prefill is ``split`` from decode.
+
+        Where every prefill is measured only the router: the measured time to the first token holds the rest.
+        """
+        engine = self.scenario.engine
+        offers = [o for site in self.scenario.sites for o in site.offers if _PREFILLING.intersection(site.roles)]
+        if offers and all("prefill" in o.measured for o in offers):
+            return engine.router_delay_s
+        step = min(self.token_time_s, DEFAULT_TOKEN_TIME_S)
+        return engine.router_delay_s + first_output_s(engine, self.model, step) + (engine.handoff_s if split else 0.0)
 
     def limits(self, metric: Metric, workload: str | None = None) -> tuple[SloLimit, ...]:
         """Limits of a metric, of all workloads or of one."""

@@ -109,7 +109,7 @@ def _at_threshold(case: Case, threshold_s: float, start: float = 1.0, stay_s: fl
         return Answer(Evaluation.failed(flow))
     excuses = _load_rows(case, flow)
     table = rows(context, case.deployment, case.stage, case.move, flow)
-    mixtures = latencies(context, case.stage, flow, table, context.scenario.engine.router_delay_s)
+    mixtures = latencies(context, case.stage, flow, table, context.router_s(split=True))
     excuses += excuses_of_slo(context, mixtures, math.isfinite(flow.main.occupancy.tpot_s))
     excuses += excuses_of_within(context, mixtures)
     gain = math.nan

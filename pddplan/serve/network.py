@@ -283,7 +283,7 @@ def _by_line(ways: Ways, flows: Sequence[Flow]) -> list[list[tuple[Case, Flow]]]
 def _latencies(ways: Ways, flows: Sequence[Flow]) -> tuple[tuple[float, Latencies], ...]:
     """Latencies of each route by its share of the requests."""
     parts = [(route.weight, own) for route, _, own in ways.whole]
-    router = ways.context.scenario.engine.router_delay_s
+    router = ways.context.router_s(split=True)
     for case, route, flow in zip(ways.cases, ways.routes, flows, strict=True):
         table = rows(case.context, case.deployment, case.stage, case.move, flow)
         parts.append((route.weight, latencies(case.context, case.stage, flow, table, router)))

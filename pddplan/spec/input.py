@@ -74,6 +74,7 @@ class EngineInput(Strict):
         None, description="Sigma of ln(tokens held) over running requests."
     )
     launch_share: PositiveShare | None = Field(None, description="Share of launch latency left by a captured graph.")
+    expert_kernel: Text | None = Field(None, description="Kernel of block-scaled experts, where its curve is known.")
     expert_layer_overhead_us: NonNegative | None = Field(None, description="Per layer with experts: routing kernels.")
     request_overhead_us: NonNegative | None = Field(None, description="Per running request and step: the scheduler.")
     poll_steps: Steps | None = Field(None, description="Steps between two looks of a busy scheduler at new requests.")

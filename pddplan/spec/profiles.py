@@ -44,7 +44,7 @@ _OUTSIDE = {  # of a profile whose memory_fraction is auto
 }
 AUTO = "auto"
 _FLAGS = ("decode_prefix_sharing", "overlap_expert_communication", "equal_pages")
-ENGINE_KEYS = (*_NUMBERS, "memory_fraction", "memory_covers", "tail_merge", *_FLAGS)
+ENGINE_KEYS = (*_NUMBERS, "memory_fraction", "memory_covers", "tail_merge", "expert_kernel", *_FLAGS)
 
 
 def engine_ids() -> tuple[str, ...]:
@@ -93,6 +93,7 @@ def _engine(name: str, values: Mapping[str, Any]) -> Engine:
         expert_imbalance=si["expert_imbalance"],
         context_sigma=si["context_sigma"],
         launch_share=si["launch_share"],
+        expert_kernel=str(values["expert_kernel"]),
         expert_layer_overhead_s=si["expert_layer_overhead_us"],
         request_overhead_s=si["request_overhead_us"],
         poll_steps=si["poll_steps"],

@@ -125,6 +125,7 @@ class Engine:
     context_sigma: float = 0.8  # sigma of ln(tokens held) over running requests: what DP ranks differ by
     overlap_compute_share: float = 0.15  # of compute, held by hidden exchange (20 of 132 SMs, arXiv 2412.19437)
     launch_share: float = 1.0  # of the kernels' launch latency: what a captured graph leaves of it
+    expert_kernel: str = ""  # name of the engine's own kernel for block-scaled experts, where a family has its curve
     expert_layer_overhead_s: float = 0.0  # per layer with experts: routing, sorting, quantising kernels
     request_overhead_s: float = 0.0  # per running request of a scheduling unit and step: scheduler and sampler
     poll_steps: float = 0.0  # steps between two looks of a busy scheduler at what has arrived

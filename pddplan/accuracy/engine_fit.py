@@ -1,0 +1,261 @@
+"""Fits the engine profiles to served rows: ``python -m pddplan.accuracy.engine_fit MEASUREMENTS_DIR [--write]``.
+
+Kernels come from the op curves and stay as they are: a profile has only what lies between kernels and a served token,
+seven numbers per engine with a meaning each (``PARAMETERS``), with a prior that holds where rows say nothing. Rows are
+split by whole (model family, chip, engine) groups: every second group of the sorted list is fitted, the others check
+it; ``fitted_groups.yaml`` lists the fitted ones with the errors of both halves, and the error on families that a fit
+left out. Reproducible: no randomness, a fixed row order.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from pddplan.accuracy.predict import predict
+from pddplan.accuracy.records import MeasuredRow, Metric
+from pddplan.accuracy.rows import read_measurements
+from pddplan.accuracy.score import errors_of
+from pddplan.spec.datafile import hardware_dir
+from pddplan.units import MS, US
+
+Array = NDArray[np.float64]
+FILES = ("e2e_agg_measured_vs_aic.csv", "e2e_disagg_measured_vs_aic.csv")
+ENGINES = ("sglang", "trtllm", "vllm")
+SOFT = 0.15  # log error from which a row counts linearly: some hold compilation or hidden drafts
+PULL = 0.1  # weight of one prior sigma beside one row's log error, times sqrt(rows)
+STEP = 0.1  # of a sigma, for differences: the closed loop is not smooth at smaller ones
+EVALUATIONS = 7
+
+Group = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A number of an engine profile: its key, field and unit, and the prior in the key's unit."""
+
+    key: str
+    field: str
+    unit: float
+    prior: float
+    sigma: float
+    low: float
+    high: float
+
+
+TPOT_PARAMETERS = (
+    Parameter("step_overhead_ms", "step_overhead_s", MS, 1.0, 1.0, 0.0, 8.0),
+    Parameter("request_overhead_us", "request_overhead_s", US, 15.0, 8.0, 0.0, 100.0),
+    Parameter("expert_layer_overhead_us", "expert_layer_overhead_s", US, 25.0, 12.0, 0.0, 150.0),
+)
+TTFT_PARAMETERS = (
+    Parameter("first_output_ms", "first_output_s", MS, 50.0, 50.0, 0.0, 400.0),
+    Parameter("expert_first_output_us", "expert_first_output_s", US, 1000.0, 1000.0, 0.0, 5000.0),
+    Parameter("prompt_factor", "prompt_factor", 1.0, 1.0, 0.2, 0.7, 2.5),
+    Parameter("handoff_ms", "handoff_s", MS, 100.0, 150.0, 0.0, 1000.0),
+)
+Stages = tuple[tuple[Metric, tuple[Parameter, ...]], ...]
+STAGES: Stages = (
+    ("tpot_ms", TPOT_PARAMETERS),
+    ("ttft_ms", TTFT_PARAMETERS),
+)
+
+
+def group_of(row: MeasuredRow) -> Group:
+    return row.labels.family, row.labels.chip, row.labels.engine
+
+
+def halves(rows: Iterable[MeasuredRow]) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
+    """(fitted groups, groups that check): the second, fourth … of the sorted list, and the others."""
+    groups = sorted({group_of(row) for row in rows})
+    return tuple(groups[1::2]), tuple(groups[::2])
+
+
+def read_rows(folder: Path) -> list[MeasuredRow]:
+    """All rows of the served tables that have a point."""
+    found = [row for name in FILES for row in read_measurements(str(folder / name)).rows]
+    return [row for row in found if row.parts]
+
+
+def with_engine(rows: Sequence[MeasuredRow], values: Mapping[str, float]) -> list[MeasuredRow]:
+    """The rows with fields of their engines replaced."""
+    fields: dict[str, Any] = dict(values)
+    return [
+        replace(
+            row,
+            parts=tuple(
+                replace(part, point=replace(part.point, engine=replace(part.point.engine, **fields)))
+                for part in row.parts
+            ),
+        )
+        for row in rows
+    ]
+
+
+def log_errors(rows: Sequence[MeasuredRow], metric: Metric, values: Mapping[str, float]) -> Array:
+    """ln(predicted / measured) of a metric; nan where a row has no prediction."""
+    predicted = predict(with_engine(rows, values))
+    pairs = [((p.figures or {}).get(metric), p.row.measured.get(metric)) for p in predicted]
+    return np.array([np.log(a / b) if a and b else np.nan for a, b in pairs])
+
+
+def fit_engine(rows: Sequence[MeasuredRow], stages: Stages = STAGES) -> dict[str, float]:
+    """Values by key that minimise the soft-L1 log error over ``rows`` of one engine, every group alike; stage by stage:
+    what the first token needs beside steps is fitted after the steps."""
+    from scipy.optimize import least_squares
+
+    sizes = Counter(group_of(row) for row in rows)
+    weight = np.array([sizes[group_of(row)] ** -0.5 for row in rows])
+    weight *= np.sqrt(len(rows) / np.sum(weight**2))
+    chosen: dict[str, float] = {}
+    for metric, parameters in stages:
+        fixed = {p.field: chosen[p.key] * p.unit for _, stage in STAGES for p in stage if p.key in chosen}
+        prior = np.array([p.prior for p in parameters])
+        sigma = np.array([p.sigma for p in parameters])
+
+        def residuals(
+            z: Array,
+            metric: Metric = metric,
+            parameters: tuple[Parameter, ...] = parameters,
+            prior: Array = prior,
+            sigma: Array = sigma,
+            fixed: dict[str, float] = fixed,
+        ) -> Array:
+            values = prior + sigma * z
+            fields = {p.field: float(v) * p.unit for p, v in zip(parameters, values, strict=True)}
+            errors = np.nan_to_num(weight * log_errors(rows, metric, {**fixed, **fields}))
+            return np.concatenate([errors, PULL * np.sqrt(len(rows)) * z])
+
+        low = (np.array([p.low for p in parameters]) - prior) / sigma
+        high = (np.array([p.high for p in parameters]) - prior) / sigma
+        jacobian = _differences(residuals)
+        found = least_squares(
+            residuals,
+            np.zeros(len(prior)),
+            jac=jacobian,
+            bounds=(low, high),
+            loss="soft_l1",
+            f_scale=SOFT,
+            max_nfev=EVALUATIONS,
+        )
+        for parameter, z in zip(parameters, found.x, strict=True):
+            chosen[parameter.key] = float(f"{parameter.prior + parameter.sigma * z:.3g}")
+    return chosen
+
+
+def _differences(residuals: Any) -> Any:
+    """Forward differences in steps of ``STEP``."""
+
+    def jacobian(z: Array) -> Array:
+        base = residuals(z)
+        return np.stack([(residuals(z + STEP * e) - base) / STEP for e in np.eye(z.size)], axis=1)
+
+    return jacobian
+
+
+def fit_all(
+    rows: Sequence[MeasuredRow], groups: Iterable[Group], stages: Stages = STAGES
+) -> dict[str, dict[str, float]]:
+    """Values of every engine, from the rows of ``groups`` alone."""
+    chosen = set(groups)
+    found = {}
+    for engine in ENGINES:
+        own = [row for row in rows if row.labels.engine == engine and group_of(row) in chosen]
+        if own:
+            found[engine] = fit_engine(own, stages)
+    return found
+
+
+def log_errors_of(rows: Sequence[MeasuredRow], fitted: Mapping[str, Mapping[str, float]]) -> dict[Metric, Array]:
+    """ln(predicted / measured) of all rows by metric, with each engine's fitted values."""
+    units = {p.key: p for _, stage in STAGES for p in stage}
+    found: dict[Metric, Array] = {metric: np.full(len(rows), np.nan) for metric, _ in STAGES}
+    for engine in {row.labels.engine for row in rows}:
+        at = [i for i, row in enumerate(rows) if row.labels.engine == engine]
+        values = {units[k].field: v * units[k].unit for k, v in fitted.get(engine, {}).items()}
+        for metric in found:
+            found[metric][at] = log_errors([rows[i] for i in at], metric, values)
+    return found
+
+
+def summary(log_error: Array) -> dict[str, float]:
+    """MAPE, median APE and median signed error in percent, to one digit."""
+    known = np.exp(log_error[np.isfinite(log_error)])
+    if not known.size:
+        return {"n": 0}
+    found = errors_of(known.tolist(), np.ones(known.size).tolist())
+    figures = {"mape": found.mape, "median_ape": found.median_ape, "bias": found.bias}
+    return {"n": found.n, **{name: round(value, 1) for name, value in figures.items()}}
+
+
+def left_out(rows: Sequence[MeasuredRow]) -> dict[str, dict[str, float]]:
+    """TPOT error on each model family, predicted by a fit to all the others."""
+    families = sorted({row.labels.family for row in rows})
+    found, every = {}, []
+    for family in families:
+        others = [row for row in rows if row.labels.family != family]
+        own = [row for row in rows if row.labels.family == family]
+        errors = log_errors_of(own, fit_all(others, {group_of(row) for row in others}, STAGES[:1]))["tpot_ms"]
+        found[family] = summary(errors)
+        every.append(errors)
+    found["all"] = summary(np.concatenate(every))
+    return found
+
+
+def report(rows: Sequence[MeasuredRow], fitted: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """Errors by half, mode and metric."""
+    chosen = set(halves(rows)[0])
+    errors = log_errors_of(rows, fitted)
+    found: dict[str, Any] = {}
+    for half in ("fitted", "unfitted"):
+        for mode in ("aggregated", "disaggregated"):
+            of_half = [(group_of(row) in chosen) == (half == "fitted") for row in rows]
+            mask = np.array([h and row.labels.mode == mode for h, row in zip(of_half, rows, strict=True)])
+            found.setdefault(half, {})[mode] = {metric: summary(values[mask]) for metric, values in errors.items()}
+    return found
+
+
+def write(fitted: Mapping[str, Mapping[str, float]], rows: Sequence[MeasuredRow], families: Any, date: str) -> None:
+    """Puts the values into the engine files, beside their sources, and lists the groups with the errors."""
+    import re
+
+    for engine, values in fitted.items():
+        path = hardware_dir() / "engines" / f"{engine}.yaml"
+        text = path.read_text("utf-8")
+        for key, value in values.items():
+            text = re.sub(rf"^{key}: \{{value: [^,]+,", f"{key}: {{value: {value:g},", text, flags=re.M)
+        path.write_text(text, "utf-8")
+    groups = [dict(zip(("family", "chip", "engine"), group, strict=True)) for group in halves(rows)[0]]
+    body = {"date": date, "errors_percent": report(rows, fitted), "left_out_tpot_percent": families, "groups": groups}
+    head = "# Written by `python -m pddplan.accuracy.engine_fit DIR --write DATE`; change the fit, not this file.\n"
+    (hardware_dir() / "engines" / "fitted_groups.yaml").write_text(
+        head + yaml.safe_dump(body, sort_keys=False), "utf-8"
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints values and errors; with ``--left-out`` the families as well; with ``--write DATE`` writes the files."""
+    if not arguments or arguments[0].startswith("-"):
+        print(__doc__, file=sys.stderr)
+        return 2
+    rows = read_rows(Path(arguments[0]))
+    fitted = fit_all(rows, halves(rows)[0])
+    print(yaml.safe_dump({"values": fitted, "errors_percent": report(rows, fitted)}, sort_keys=False))
+    families = left_out(rows) if "--left-out" in arguments else None
+    if families:
+        print(yaml.safe_dump({"left_out_tpot_percent": families}, sort_keys=False))
+    if "--write" in arguments:
+        write(fitted, rows, families, arguments[arguments.index("--write") + 1])
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
