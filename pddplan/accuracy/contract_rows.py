@@ -6,9 +6,9 @@ from pddplan.accuracy.assemble import Draft, assemble
 from pddplan.accuracy.layouts import Layout, checked
 from pddplan.accuracy.names import mode_named
 from pddplan.accuracy.numbers import MOST_REQUESTS, Row, cell, count, figures, number, share
-from pddplan.accuracy.points import UNBOUNDED_USERS, Load, Named, point_of
+from pddplan.accuracy.points import Load, Named, point_of
 from pddplan.accuracy.records import MeasuredRow, Metric, NoPoint, Part
-from pddplan.accuracy.settings import SETTING_COLUMNS, stated
+from pddplan.accuracy.settings import SETTING_COLUMNS, UNBOUNDED_USERS, stated
 from pddplan.estimate.records import Mode
 from pddplan.perf.instance import Parallelism
 

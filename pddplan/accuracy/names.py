@@ -11,6 +11,7 @@ from pddplan.llm.catalogue import closest_models, find_model, load_model
 from pddplan.llm.types import LanguageModel
 from pddplan.llm.weights import NATIVE, weight_formats
 from pddplan.spec.catalogue import find_chip, load_chip, unknown_chip
+from pddplan.spec.profiles import engine_ids
 from pddplan.spec.types import Chip
 
 LONGEST_SHOWN = 60  # characters of a name in a message
@@ -93,7 +94,13 @@ def family_of(model_id: str) -> str:
 
 
 def engine_named(name: str) -> str:
-    """Profile of an engine's name and version: ``TensorRT-LLM 1.x (trtllm-bench)`` -> trtllm; else generic."""
+    """Profile of an engine's name and version: ``TensorRT-LLM 1.x (trtllm-bench)`` -> trtllm; that of a past year
+    where there is one (``vLLM 2023`` -> vllm-2023); else generic."""
+    label = engine_label(name)
+    return label if label in engine_ids() else _engine_family(name)
+
+
+def _engine_family(name: str) -> str:
     text = f"{name.lower()} "
     return next((profile for profile, words in _ENGINES if any(w in text for w in words)), "generic")
 
@@ -101,7 +108,7 @@ def engine_named(name: str) -> str:
 def engine_label(name: str) -> str:
     """Whose group a row is in: the profile; an engine of a named past year is another one (``vLLM 2023``)."""
     year = _PAST.search(name)
-    return f"{engine_named(name)}-{year[1]}" if year else engine_named(name)
+    return f"{_engine_family(name)}-{year[1]}" if year else _engine_family(name)
 
 
 def mode_named(name: str) -> Mode:

@@ -9,11 +9,10 @@ from typing import Any
 from pddplan.accuracy.layouts import Layout
 from pddplan.accuracy.names import chip_named, engine_label, engine_named, family_of, model_named, weights_named
 from pddplan.accuracy.records import Labels
-from pddplan.accuracy.settings import FALLBACK_KV, Run, engine_with, settings_of
+from pddplan.accuracy.settings import FALLBACK_KV, UNBOUNDED_USERS, Run, engine_with, settings_of
 from pddplan.estimate.records import Lengths, Mode, OperatingPoint, Workers
 
 # A closed loop with more users than any memory holds: what "offline" and "as fast as it goes" mean.
-UNBOUNDED_USERS = 1e5
 
 
 @dataclass(frozen=True)
@@ -60,19 +59,21 @@ def point_of(named: Named, mode: Mode, layouts: tuple[Layout, ...], load: Load) 
         chips=chip.efficiency or "",
         mode=mode,
         users=load.users or 0.0,
+        lengths=f"{load.input_tokens:.0f}/{load.output_tokens:.0f}",
     )
     settings = {**settings_of(run), **load.settings}
     kv_cache = settings.get("kv_cache", FALLBACK_KV)
     lengths = Lengths(load.input_tokens, load.output_tokens, load.prefix_hit, settings.get("length_range", 1.0))
+    requests = settings.get("requests") if load.users == UNBOUNDED_USERS else None
     return OperatingPoint(
         mode=mode,
         model=model,
         engine=engine_with(profile, settings, load.input_tokens, load.users or 0.0),
         pools=tuple(Workers(chip, x.parallelism, x.replicas, weights, kv_cache) for x in layouts),
         lengths=lengths,
-        concurrency=load.users,
+        concurrency=float(requests) if requests else load.users,
         request_rate_per_s=load.rate_per_s,
-        requests_per_user=load.requests_per_user,
+        requests_per_user=1.0 if requests else load.requests_per_user,
     )
 
 

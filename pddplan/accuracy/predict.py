@@ -5,12 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from pddplan.accuracy.fitted import is_fitted
 from pddplan.accuracy.records import METRICS, Figures, MeasuredRow, Metric
 from pddplan.errors import Excuse
 from pddplan.estimate.records import Answer, Estimate, OperatingPoint
+from pddplan.perf.curves import load_curves
+from pddplan.spec.identity import Same
+from pddplan.spec.types import Chip
 from pddplan.units import MS
+
+ROOMY = 4.0  # far more than any error of the memory law
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ def predict(rows: Sequence[MeasuredRow]) -> tuple[Predicted, ...]:
 
     points = [part.point for row in rows for part in row.parts]
     found = estimate_many(points) if points else []
-    tight = [i for i, answer in enumerate(found) if isinstance(answer, Excuse) and answer.constraint == "memory"]
+    tight = [i for i, answer in enumerate(found) if _lacks_memory(points[i], answer)]
     if tight:
         for i, answer in zip(tight, estimate_many([_as_it_fits(points[i]) for i in tight]), strict=True):
             found[i] = answer
@@ -48,12 +54,23 @@ def predict(rows: Sequence[MeasuredRow]) -> tuple[Predicted, ...]:
     return tuple(_predicted(row, [next(answers) for _ in row.parts]) for row in rows)
 
 
+def _lacks_memory(point: OperatingPoint, answer: Answer) -> bool:
+    """Whether the model's memory law contradicts what was measured: weights that ran, a decode batch that was held."""
+    if isinstance(answer, Excuse):
+        return answer.constraint == "memory"
+    held = point.mode == "decode" and answer.asked_concurrency is not None
+    return held and answer.effective_concurrency < 0.99 * (answer.asked_concurrency or 0.0)
+
+
 def _as_it_fits(point: OperatingPoint) -> OperatingPoint:
-    """The point with all of the chip's memory for weights and KV: what was measured ran, so it fitted somehow."""
-    engine = replace(
-        point.engine, memory_covers="all", memory_fraction=1.0, reserve_bytes=0.0, exchange_bytes=0.0, chunk_tokens=1024
-    )
-    return replace(point, engine=engine)
+    """The point on chips of ``ROOMY`` times the memory: what was measured ran, so it fitted somehow."""
+    pools = tuple(replace(w, chip=_roomy(Same(w.chip)), curves=w.curves or load_curves(w.chip)) for w in point.pools)
+    return replace(point, pools=pools)
+
+
+@lru_cache(maxsize=256)
+def _roomy(chip: Same[Chip]) -> Chip:
+    return replace(chip.value, memory_bytes=ROOMY * chip.value.memory_bytes, usable_bytes=None)
 
 
 def _predicted(row: MeasuredRow, answers: Sequence[Answer]) -> Predicted:

@@ -22,8 +22,9 @@ from pddplan.accuracy.numbers import (
     parse,
     share,
 )
-from pddplan.accuracy.points import UNBOUNDED_USERS, Load, Named, point_of
+from pddplan.accuracy.points import Load, Named, point_of
 from pddplan.accuracy.records import MeasuredRow, Metric, NoPoint, Part
+from pddplan.accuracy.settings import UNBOUNDED_USERS
 from pddplan.estimate.records import Mode
 
 COLUMNS = ("tier", "model", "chip", "mode", "n_chips", "parallelism", "decode_parallelism")

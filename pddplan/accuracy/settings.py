@@ -17,6 +17,7 @@ from pddplan.spec.profiles import load_engine
 from pddplan.spec.types import Engine
 
 FALLBACK_KV = "bf16"
+UNBOUNDED_USERS = 1e5  # stands for a load without a limit: slots decide
 PROMPT = "prompt"  # chunk_tokens that follow the prompt's length
 _SPARE_TOKENS = 64  # TensorRT-LLM's scripts round up to this, and add it
 _NUMBERS = {"chunk_tokens": 1e7, "max_batch": 1e6, "mtp_accepted_tokens": 16.0, "length_range": 1.0}
@@ -36,6 +37,7 @@ class Run:
     chips: str = ""
     mode: str = ""
     users: float = 0.0
+    lengths: str = ""  # nominal input/output
 
 
 @lru_cache(maxsize=1)
@@ -88,11 +90,11 @@ def _profile(name: str) -> Engine:
 def engine_with(name: str, settings: Mapping[str, Any], input_tokens: float, requests: float) -> Engine:
     """An engine profile with a run's settings; a chunk budget that follows the prompt holds it and every running
     request's token. A server that is measured is started for at least the requests that are sent to it."""
-    chosen = {k: v for k, v in settings.items() if k not in ("kv_cache", "length_range")}
+    chosen = {k: v for k, v in settings.items() if k not in ("kv_cache", "length_range", "requests")}
     if chosen.get("chunk_tokens") == PROMPT:
         tokens = input_tokens + requests + _SPARE_TOKENS
         chosen["chunk_tokens"] = _SPARE_TOKENS * math.ceil(tokens / _SPARE_TOKENS)
-    if "max_batch" not in chosen and requests > _profile(name).max_batch:
+    if "max_batch" not in chosen and _profile(name).max_batch < requests < UNBOUNDED_USERS:
         chosen["max_batch"] = requests
     for key in ("chunk_tokens", "max_batch"):
         if key in chosen:

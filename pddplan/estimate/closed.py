@@ -73,9 +73,12 @@ class ClosedPoint:
 
     @property
     def chunk(self) -> float:
-        """Prompt tokens of a pass of what is run as one worker."""
+        """Prompt tokens of a pass of what is run as one: of each microbatch on its way through an aggregated pipeline,
+        of each attention rank and each of the workers that ``parallel`` counts."""
         budget = float(self.point.engine.chunk_tokens)
-        return budget * self.prefill.parallelism.dp * self.parallel if self.prefill is not None else budget
+        if self.prefill is None:
+            return budget * self.services[0].parallelism.pp
+        return budget * self.prefill.parallelism.dp * self.parallel
 
 
 def run_closed(points: Sequence[ClosedPoint]) -> LoopResult:
@@ -118,7 +121,7 @@ def _aggregated_seconds(points: Sequence[ClosedPoint], running: Array, tokens: A
     service = points[0].decode
     assert isinstance(service, RooflineAggregated)
     ranks = np.array([p.ranks for p in points])[:, None, None]
-    new = tokens[:, None, :]
+    new = tokens[:, None, :] / service.parallelism.pp
     before = _column(points, "mean_cached") + 0.5 * np.maximum(_column(points, "mean_new") - new, 0.0)
     context = _column(points, "running_context")
     seconds = service.step_time_s(running[:, :, None] * ranks, context, new, before)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -13,7 +12,7 @@ from pddplan.estimate.records import Lengths, Mode, OperatingPoint, Workers
 from pddplan.llm.kv import kv_bytes
 from pddplan.llm.types import LanguageModel
 from pddplan.perf.curves import EfficiencyCurves, load_curves
-from pddplan.perf.instance import Instance
+from pddplan.perf.instance import Instance, Parallelism
 from pddplan.perf.service import (
     RooflineAggregated,
     RooflineDecode,
@@ -22,31 +21,24 @@ from pddplan.perf.service import (
     decode_service,
     prefill_service,
 )
+from pddplan.spec.identity import Same
 from pddplan.spec.types import Chip, Engine
 
 Service = RooflinePrefill | RooflineDecode | RooflineAggregated
 KEPT_SERVICES = 4096
 
 
-@dataclass(frozen=True)
-class _Same:
-    """A record by identity: chips and models are read once and hold mappings, which don't hash."""
-
-    value: Chip | LanguageModel | EfficiencyCurves
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.value is self.value
-
-
 @lru_cache(maxsize=KEPT_SERVICES)
 def _service(
-    mode: Mode, chip: _Same, model: _Same, curves: _Same, engine: Engine, pool: tuple[object, ...]
+    mode: Mode,
+    chip: Same[Chip],
+    model: Same[LanguageModel],
+    curves: Same[EfficiencyCurves],
+    engine: Engine,
+    layout: Parallelism,
+    formats: tuple[str, str],
 ) -> Service | Excuse:
-    parallelism, weights, kv_cache = pool
-    instance = Instance(chip.value, model.value, parallelism, engine, weights, kv_cache, curves.value)  # type: ignore[arg-type]
+    instance = Instance(chip.value, model.value, layout, engine, *formats, curves.value)
     if mode == "prefill":
         return prefill_service(instance)
     return decode_service(instance) if mode == "decode" else aggregated_service(instance)
@@ -58,8 +50,8 @@ def pool_service(mode: Mode, model: LanguageModel, engine: Engine, workers: Work
     Built once per chip, model, engine, layout and formats and kept.
     """
     curves = workers.curves if workers.curves is not None else load_curves(workers.chip)
-    layout = (workers.parallelism, workers.weights, workers.kv_cache)
-    return _service(mode, _Same(workers.chip), _Same(model), _Same(curves), engine, layout)
+    formats = (workers.weights, workers.kv_cache)
+    return _service(mode, Same(workers.chip), Same(model), Same(curves), engine, workers.parallelism, formats)
 
 
 def point_services(point: OperatingPoint) -> tuple[Service, ...] | Excuse:

@@ -17,6 +17,7 @@ import numpy as np
 from pddplan.llm.types import LanguageModel
 from pddplan.perf.curves import EfficiencyCurves
 from pddplan.perf.instance import Array, Instance, feed_forward_groups, stage_imbalance
+from pddplan.spec.identity import Same
 from pddplan.spec.types import Engine
 
 
@@ -25,25 +26,12 @@ def engine_curves(curves: EfficiencyCurves, engine: Engine) -> EfficiencyCurves:
     stay, they wait for their peers), experts on the engine's own kernel where the family has a curve for it."""
     if engine.launch_share == 1.0 and not engine.expert_kernel:
         return curves
-    return _scaled(_Key(curves), engine.launch_share, engine.expert_kernel)
-
-
-class _Key:
-    """Curves by identity: they are read once per family and hold mappings, which don't hash."""
-
-    def __init__(self, curves: EfficiencyCurves) -> None:
-        self.curves = curves
-
-    def __hash__(self) -> int:
-        return id(self.curves)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and other.curves is self.curves
+    return _scaled(Same(curves), engine.launch_share, engine.expert_kernel)
 
 
 @lru_cache(maxsize=64)
-def _scaled(key: _Key, share: float, kernel: str) -> EfficiencyCurves:
-    curves = key.curves
+def _scaled(key: Same[EfficiencyCurves], share: float, kernel: str) -> EfficiencyCurves:
+    curves = key.value
     own = {k: curves.grouped_gemm.get(f"{k}/{kernel}", c) for k, c in curves.grouped_gemm.items()}
 
     def less(record: Any) -> Any:
