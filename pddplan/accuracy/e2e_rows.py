@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pddplan.accuracy.assemble import Draft, assemble
-from pddplan.accuracy.layouts import Layout, checked, of_groups, undo_product
+from pddplan.accuracy.layouts import ONE_HOST, Layout, checked, of_groups, undo_missing_groups, undo_product
 from pddplan.accuracy.names import model_named
 from pddplan.accuracy.numbers import MOST_REQUESTS, Row, cell, count, figures, number
 from pddplan.accuracy.points import Load, Named, point_of
@@ -90,5 +90,9 @@ def _layout(row: Row, named: Named, pool: str, *, one_node: bool = False) -> Lay
     moe_tp = count(row, expert_names[0], max(1, tp * dp // moe_ep))
     if one_node:
         tp, dp, moe_tp, moe_ep = undo_product(tp, dp, moe_tp, moe_ep)
+    if pool:
+        wide = count(row, "d_tp") * count(row, "d_dp", 1) > ONE_HOST
+        groups = (tp, dp, moe_tp, moe_ep)
+        tp, dp, moe_tp, moe_ep = undo_missing_groups(named.engine, named.version, wide, groups)
     parallelism = checked(of_groups(model_named(named.model), tp, pp, dp, moe_tp, moe_ep))
     return Layout(parallelism, count(row, f"{pool}num_workers", 1) if pool else 1)

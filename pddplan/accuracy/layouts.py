@@ -14,6 +14,9 @@ from pddplan.perf.instance import Parallelism
 _AIC = re.compile(r"attntp(\d+|-) attndp(\d+|-) moetp(\d+|-) moeep(\d+|-)")
 _DEP = re.compile(r"dep(\d+)")
 _WORD = re.compile(r"\b(tp|pp|dp|ep)(\d+)\b")
+Groups = tuple[int, int, int, int]  # attention tp, dp; experts tp, ep
+LOST_GROUPS = "0.5.5.post2"
+ONE_HOST = 8  # chips: a wider pool spreads its experts
 _REPLICAS = re.compile(r"\bx(\d+)\b")
 
 
@@ -55,6 +58,22 @@ def undo_product(tp: int, dp: int, moe_tp: int, moe_ep: int) -> tuple[int, int, 
     if moe_tp == moe_ep > 1 and tp * dp == moe_tp * moe_ep and 1 in (tp, dp):
         return (moe_ep, 1, 1, moe_ep) if dp == 1 else (1, moe_ep, 1, moe_ep)
     return tp, dp, moe_tp, moe_ep
+
+
+def undo_missing_groups(named_engine: str, version: str, wide: bool, groups: Groups) -> Groups:
+    """Groups (tp, dp, moe_tp, moe_ep) of a disaggregated SGLang run whose dump lost the expert groups.
+
+    The dump of the runs of SGLang 0.5.5.post2 has no expert parallelism and calls every rank a data-parallel one, up to
+    experts split over 32 chips, which their block scales don't allow. The recipes are two: ``low-latency`` (TP without
+    DP attention, a decode worker of 4 or 8 chips) and expert parallelism over all ranks of a pool (DeepEP sets the EP
+    size to the TP size). The next version's dump has the same recipes, workers and concurrencies in these groups.
+    Sources: recipes of https://github.com/NVIDIA/srt-slurm (gb200-fp8, gb200-fp4) and the configurations
+    ``dsr1-*-gb200-dynamo-sglang`` of https://github.com/SemiAnalysisAI/InferenceX.
+    """
+    tp, dp, moe_tp, moe_ep = groups
+    if named_engine != "sglang" or version != LOST_GROUPS or moe_ep > 1 or moe_tp != dp or dp == 1:
+        return groups
+    return (tp, dp, 1, dp) if wide else (dp, 1, dp, 1)
 
 
 def of_text(text: str, model: LanguageModel, chips: int | None, *, one_node: bool = False) -> Layout:
