@@ -1,10 +1,10 @@
 """Fits the engine profiles to served rows: ``python -m pddplan.accuracy.engine_fit MEASUREMENTS_DIR [--write]``.
 
 Kernels come from the op curves and stay as they are: a profile has only what lies between kernels and a served token,
-seven numbers per engine with a meaning each (``PARAMETERS``), with a prior that holds where rows say nothing. Rows are
-split by whole (model family, chip, engine) groups: every second group of the sorted list is fitted, the others check
-it; ``fitted_groups.yaml`` lists the fitted ones with the errors of both halves, and the error on families that a fit
-left out. Reproducible: no randomness, a fixed row order.
+seven numbers per engine with a meaning each (``Parameter``), with a prior that holds where rows say nothing. Rows are
+split by whole (model family, chip, engine) groups: every second group of each engine's sorted list is fitted, the
+others check it. ``fitted_groups.yaml`` lists the fitted ones with the errors of both halves, and the error on families
+that a fit left out. Reproducible: no randomness, a fixed row order.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from pddplan.units import MS, US
 
 Array = NDArray[np.float64]
 FILES = ("e2e_agg_measured_vs_aic.csv", "e2e_disagg_measured_vs_aic.csv")
+MODES = ("aggregated", "disaggregated")
 ENGINES = ("sglang", "trtllm", "vllm")
 SOFT = 0.15  # log error from which a row counts linearly: some hold compilation or hidden drafts
 PULL = 0.1  # weight of one prior sigma beside one row's log error, times sqrt(rows)
@@ -74,9 +75,11 @@ def group_of(row: MeasuredRow) -> Group:
 
 
 def halves(rows: Iterable[MeasuredRow]) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
-    """(fitted groups, groups that check): the second, fourth … of the sorted list, and the others."""
+    """(fitted groups, groups that check): of each engine the second, fourth … of its sorted groups, and the others."""
     groups = sorted({group_of(row) for row in rows})
-    return tuple(groups[1::2]), tuple(groups[::2])
+    of_engine = [[group for group in groups if group[2] == engine] for engine in sorted({g[2] for g in groups})]
+    fitted = sorted(group for own in of_engine for group in own[1::2])
+    return tuple(fitted), tuple(group for group in groups if group not in fitted)
 
 
 def read_rows(folder: Path) -> list[MeasuredRow]:
@@ -197,17 +200,17 @@ def summary(log_error: Array) -> dict[str, float]:
 
 
 def left_out(rows: Sequence[MeasuredRow]) -> dict[str, dict[str, float]]:
-    """TPOT error on each model family, predicted by a fit to all the others."""
-    families = sorted({row.labels.family for row in rows})
-    found, every = {}, []
-    for family in families:
+    """TPOT error on each model family, predicted by a fit to all the others, and on both modes over all families."""
+    found: dict[str, dict[str, float]] = {}
+    errors = np.full(len(rows), np.nan)
+    for family in sorted({row.labels.family for row in rows}):
         others = [row for row in rows if row.labels.family != family]
-        own = [row for row in rows if row.labels.family == family]
-        errors = log_errors_of(own, fit_all(others, {group_of(row) for row in others}, STAGES[:1]))["tpot_ms"]
-        found[family] = summary(errors)
-        every.append(errors)
-    found["all"] = summary(np.concatenate(every))
-    return found
+        own = [i for i, row in enumerate(rows) if row.labels.family == family]
+        fitted = fit_all(others, {group_of(row) for row in others}, STAGES[:1])
+        errors[own] = log_errors_of([rows[i] for i in own], fitted)["tpot_ms"]
+        found[family] = summary(errors[own])
+    modes = np.array([row.labels.mode for row in rows])
+    return {**found, **{mode: summary(errors[modes == mode]) for mode in MODES}}
 
 
 def report(rows: Sequence[MeasuredRow], fitted: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
@@ -216,7 +219,7 @@ def report(rows: Sequence[MeasuredRow], fitted: Mapping[str, Mapping[str, float]
     errors = log_errors_of(rows, fitted)
     found: dict[str, Any] = {}
     for half in ("fitted", "unfitted"):
-        for mode in ("aggregated", "disaggregated"):
+        for mode in MODES:
             of_half = [(group_of(row) in chosen) == (half == "fitted") for row in rows]
             mask = np.array([h and row.labels.mode == mode for h, row in zip(of_half, rows, strict=True)])
             found.setdefault(half, {})[mode] = {metric: summary(values[mask]) for metric, values in errors.items()}

@@ -280,7 +280,7 @@ class _State:
         start, before = self.now[rows, None], self.steps[rows, None]
         after = self.steps[rows] + steps
         shown = self.due[rows] <= after[:, None] + 1e-9
-        moment = start + np.maximum(self.due[rows] - before, 0.0) * seconds[:, None]
+        moment = start + np.where(shown, np.maximum(self.due[rows] - before, 0.0), 0.0) * seconds[:, None]
         self.sums["first"][rows] += np.where(shown, moment - self.first[rows], 0.0).sum(axis=1)
         self.due[rows] = np.where(shown, NEVER, self.due[rows])
         left = self.left[rows]

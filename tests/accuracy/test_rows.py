@@ -7,9 +7,9 @@ import random
 import pytest
 
 from pddplan.accuracy.csvfile import parse_table
-from pddplan.accuracy.points import UNBOUNDED_USERS
 from pddplan.accuracy.records import MeasuredRow
 from pddplan.accuracy.rows import measurements_of, read_measurements
+from pddplan.accuracy.settings import UNBOUNDED_USERS
 from pddplan.estimate.records import OperatingPoint
 from pddplan.perf.instance import Parallelism
 from tests.accuracy.tables import E2E_AGG, E2E_DISAGG, OWN, SERVING, e2e, only, own, serving
@@ -235,3 +235,22 @@ def test_the_collection(name: str, layout: str, rows: int, with_points: int) -> 
     assert [r.number for r in read_rows.rows] == list(range(1, rows + 1))
     assert all(bool(r.parts) != bool(r.why) for r in read_rows.rows)
     assert sum(bool(r.parts) for r in read_rows.rows) >= with_points
+
+
+def test_a_dump_that_lost_the_expert_groups() -> None:
+    """Of SGLang 0.5.5.post2's runs: recipes are TP alone on one host, expert parallelism over all ranks on more."""
+    lost = {"system": "gb200", "backend": "sglang", "backend_version": "0.5.5.post2", "source": "db-1"}
+    small = {"p_tp": 1, "p_dp": 4, "p_moe_tp": 4, "p_moe_ep": 1, "d_tp": 1, "d_dp": 4, "d_moe_tp": 4, "d_moe_ep": 1}
+    wide = {**small, "d_dp": 32, "d_moe_tp": 32}
+    assert groups_of({**lost, **small}) == [Parallelism(tp=4), Parallelism(tp=4)]
+    assert groups_of({**lost, **wide}) == [Parallelism(dp=4, ep=4), Parallelism(dp=32, ep=32)]
+    later = {**lost, "backend_version": "0.5.8"}
+    assert groups_of({**later, **small}) == [Parallelism(dp=4), Parallelism(dp=4)]
+    mixed = {**small, "p_tp": 4, "p_dp": 1}
+    assert groups_of({**lost, **mixed}) == [Parallelism(tp=4), Parallelism(tp=4)]
+
+
+def groups_of(cells: dict[str, object]) -> list[Parallelism]:
+    plain = {k: v for k, v in e2e(**cells).items() if k in E2E_DISAGG.split(",")}
+    row = only(E2E_DISAGG, {**plain, "p_num_workers": 1, "d_num_workers": 1})
+    return [pool.parallelism for pool in point(row).pools]
