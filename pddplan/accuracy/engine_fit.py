@@ -60,8 +60,8 @@ TPOT_PARAMETERS = (
 TTFT_PARAMETERS = (
     Parameter("first_output_ms", "first_output_s", MS, 50.0, 50.0, 0.0, 400.0),
     Parameter("expert_first_output_us", "expert_first_output_s", US, 1000.0, 1000.0, 0.0, 5000.0),
-    Parameter("prompt_factor", "prompt_factor", 1.0, 1.0, 0.2, 0.7, 2.5),
-    Parameter("handoff_ms", "handoff_s", MS, 100.0, 150.0, 0.0, 1000.0),
+    Parameter("prompt_factor", "prompt_factor", 1.0, 1.0, 0.1, 0.7, 2.5),
+    Parameter("handoff_ms", "handoff_s", MS, 100.0, 100.0, 0.0, 300.0),
 )
 Stages = tuple[tuple[Metric, tuple[Parameter, ...]], ...]
 STAGES: Stages = (
