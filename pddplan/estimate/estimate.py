@@ -9,7 +9,7 @@ from pddplan.estimate import pools
 from pddplan.estimate.closed import ClosedPoint, run_closed
 from pddplan.estimate.closed_loop import LoopResult
 from pddplan.estimate.open_loop import OpenResult, run_open
-from pddplan.estimate.records import Estimate, Mode, OperatingPoint, PoolMemory, TtftParts
+from pddplan.estimate.records import Estimate, Mode, OperatingPoint, PoolMemory, TtftParts, pool_roles
 from pddplan.perf.host import first_output_s
 from pddplan.perf.service import RooflinePrefill
 
@@ -104,7 +104,7 @@ def _assemble(
     tokens = {"prefill": inputs, "decode": outputs}.get(point.mode, inputs + outputs)
     memory = tuple(
         _memory(point, role, service, running / workers.count)
-        for role, service, workers in zip(_roles(point), services, point.pools, strict=True)
+        for role, service, workers in zip(pool_roles(point), services, point.pools, strict=True)
     )
     return Estimate(
         ttft=ttft,
@@ -118,10 +118,6 @@ def _assemble(
         bottleneck=_bottleneck(point, services, ttft, running),
         memory=memory,
     )
-
-
-def _roles(point: OperatingPoint) -> tuple[Mode, ...]:
-    return ("prefill", "decode") if point.mode == "disaggregated" else (point.mode,)
 
 
 def _memory(point: OperatingPoint, role: Mode, service: pools.Service, running: float) -> PoolMemory:
