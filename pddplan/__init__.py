@@ -1,4 +1,4 @@
-"""Capacity planner for LLM serving split over sites: ``load_scenario``, ``solve``, ``evaluate``.
+"""Capacity planner for LLM serving split over sites: ``load_scenario``, ``solve``, ``evaluate``, ``estimate``.
 
 Names are looked up on first use (PEP 562), so that ``import pddplan`` costs nothing.
 """
@@ -12,35 +12,59 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pddplan.errors import Excuse, InputError, Problem
+    from pddplan.estimate.estimate import estimate, estimate_many
+    from pddplan.estimate.records import Estimate, Lengths, OperatingPoint, Workers
+    from pddplan.llm.catalogue import load_model
+    from pddplan.perf.instance import Parallelism
     from pddplan.plan.records import PlanResult
     from pddplan.plan.solve import solve
     from pddplan.serve.evaluate import evaluate
-    from pddplan.spec.types import Scenario
+    from pddplan.spec.catalogue import load_chip
+    from pddplan.spec.types import Engine, Scenario
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Estimate",
     "Excuse",
     "InputError",
+    "Lengths",
+    "OperatingPoint",
+    "Parallelism",
     "PlanResult",
     "Problem",
     "Scenario",
+    "Workers",
     "__version__",
     "compare",
+    "estimate",
+    "estimate_many",
     "evaluate",
+    "load_chip",
+    "load_engine",
+    "load_model",
     "load_scenario",
     "load_scenario_text",
     "solve",
 ]
 
 _HOME = {
+    "Estimate": "pddplan.estimate.records",
     "Excuse": "pddplan.errors",
     "InputError": "pddplan.errors",
+    "Lengths": "pddplan.estimate.records",
+    "OperatingPoint": "pddplan.estimate.records",
+    "Parallelism": "pddplan.perf.instance",
     "PlanResult": "pddplan.plan.records",
     "Problem": "pddplan.errors",
     "Scenario": "pddplan.spec.types",
+    "Workers": "pddplan.estimate.records",
     "compare": "pddplan.plan.compare",
+    "estimate": "pddplan.estimate",
+    "estimate_many": "pddplan.estimate.estimate",
     "evaluate": "pddplan.serve.evaluate",
+    "load_chip": "pddplan.spec.catalogue",
+    "load_model": "pddplan.llm.catalogue",
     "solve": "pddplan.plan.solve",
 }
 
@@ -48,6 +72,8 @@ _HOME = {
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'pddplan' has no attribute {name!r}")
+    if name == "estimate":  # the folder of this name, which can be called
+        return import_module("pddplan.estimate")
     return getattr(import_module(_HOME[name]), name)
 
 
@@ -70,6 +96,13 @@ def load_scenario_text(text: str, file: str = "<text>", base_dir: str = ".", ove
     from pddplan.spec.load import load_scenario_text as load
 
     return load(text, file, base_dir, overrides=overrides, check_model=_model_problems)
+
+
+def load_engine(name: str = "generic") -> Engine:
+    """An engine profile: vllm, sglang, trtllm or generic. Raises InputError for another name."""
+    from pddplan.spec.profiles import load_engine as load
+
+    return load(name)[0]
 
 
 def _model_problems(model: str, base_dir: str) -> Sequence[Problem]:

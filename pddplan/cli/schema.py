@@ -17,6 +17,7 @@ class Kind(StrEnum):
     comparison = "comparison"
     check = "check"
     validation = "validation"
+    estimate = "estimate"
     chips = "chips"
     chip = "chip"
     chip_check = "chip_check"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from pddplan.estimate.transfer import kv_transfer_s
 from pddplan.perf.service import RooflineAggregated, RooflineDecode, RooflinePrefill
 
 Array = NDArray[np.float64]
+SATURATED = 2.0  # users per slot
 TURNAROUND_S = 0.010  # a client's time between an answer and its next request; on one machine, a few milliseconds
 
 
@@ -59,6 +60,22 @@ class ClosedPoint:
         return self.users / self.decode_workers / self.ranks if aggregated else self.users
 
     @property
+    def slots(self) -> float:
+        """Requests that may decode at once in what is run as one."""
+        service = self.decode
+        if service is None:
+            return np.inf
+        most, _ = pools.most_requests(self.point, service)
+        if isinstance(service, RooflineAggregated):
+            return pools.usable(most) / service.parallelism.dp
+        return pools.usable(most) * self.decode_workers
+
+    @property
+    def run_users(self) -> float:
+        """Users that are run: with twice as many as there are slots the loop is saturated, and one more only waits."""
+        return min(self.unit_users, max(SATURATED * self.slots, 1.0))
+
+    @property
     def parallel(self) -> float:
         """Prefill workers that one representative user's prompts are spread over, see ``servers``."""
         return self.point.pools[0].count / self.servers if self.prefill is not None else 1.0
@@ -68,7 +85,7 @@ class ClosedPoint:
         """Prefill workers as run: where a representative user stands for w others, w of them work as one."""
         if self.prefill is None:
             return 0
-        weight = max(self.users / MOST_USERS, 1.0)
+        weight = max(self.run_users / MOST_USERS, 1.0)
         return max(round(self.point.pools[0].count / weight), 1)
 
     @property
@@ -83,8 +100,8 @@ class ClosedPoint:
 
 def run_closed(points: Sequence[ClosedPoint]) -> LoopResult:
     """Runs all points side by side; arrays in their order."""
-    running = request_grid(np.array([p.unit_users for p in points]))
-    most = np.array([min(p.chunk, max(pools.mean_new(p.point.lengths) * max(p.unit_users, 1.0), 64.0)) for p in points])
+    running = request_grid(np.array([p.run_users for p in points]))
+    most = np.array([min(p.chunk, max(pools.mean_new(p.point.lengths) * max(p.run_users, 1.0), 64.0)) for p in points])
     tokens = token_grid(most)
     shape = (len(points), running.shape[1], tokens.shape[1])
     decode, passes = np.zeros(shape), np.zeros(shape)
@@ -100,7 +117,19 @@ def run_closed(points: Sequence[ClosedPoint]) -> LoopResult:
             decode[chosen] = _decode_seconds(sample, running[chosen])
             passes[chosen] = _prefill_seconds(sample, tokens[chosen])
     flat = np.concatenate([tokens[:, :1], tokens[:, -1:]], axis=1)
-    return run_loop(_loop(points), StepGrid(running, flat, decode[:, :, :2]), StepGrid(running, tokens, passes))
+    loop = _loop(points)
+    found = run_loop(loop, StepGrid(running, flat, decode[:, :, :2]), StepGrid(running, tokens, passes))
+    return _with_all_users(points, loop, found)
+
+
+def _with_all_users(points: Sequence[ClosedPoint], loop: Loop, found: LoopResult) -> LoopResult:
+    """With the wait for the users that weren't run: each request lets them by, ``users left out / requests per s``, in
+    the first round half of them. It is spent where the others wait most: for prefill, or for a slot of decode."""
+    left_out = np.array([p.unit_users - p.run_users for p in points])
+    wait = left_out / np.maximum(found.request_rate_per_s, 1e-300) * (1.0 - 0.5 / np.maximum(loop.rounds, 1.0))
+    behind = found.transfer_s - loop.transfer_s > found.queue_s
+    queue_s = found.queue_s + np.where(behind, 0.0, wait)
+    return replace(found, queue_s=queue_s, transfer_s=found.transfer_s + np.where(behind, wait, 0.0))
 
 
 def _by_service(points: Sequence[ClosedPoint]) -> list[list[int]]:
@@ -156,14 +185,14 @@ def _loop(points: Sequence[ClosedPoint]) -> Loop:
     lengths = [p.point.lengths for p in points]
     engines = [p.point.engine for p in points]
     return Loop(
-        users=np.array([p.unit_users for p in points]),
+        users=np.array([p.run_users for p in points]),
         new_tokens=np.array([max(s.input_tokens * (1.0 - s.prefix_hit), 1.0) for s in lengths]),
         output_tokens=np.array(
             [s.output_tokens if p.decode is not None else 1.0 for s, p in zip(lengths, points, strict=True)]
         ),
         shortest=np.array([s.shortest for s in lengths]),
         rounds=of("requests_per_user"),
-        slots=np.array([_slots(p) for p in points]),
+        slots=np.array([p.slots for p in points]),
         chunk=np.array([p.chunk for p in points]),
         servers=np.array([float(p.servers) for p in points]),
         mixed=np.array([e.mtp_accepted_tokens for e in engines]),
@@ -172,17 +201,6 @@ def _loop(points: Sequence[ClosedPoint]) -> Loop:
         transfer_s=np.array([_transfer_s(p) for p in points]),
         turnaround_s=np.full(len(points), TURNAROUND_S),
     )
-
-
-def _slots(closed: ClosedPoint) -> float:
-    """Requests that may run at once in what is run as one."""
-    service = closed.decode
-    if service is None:
-        return np.inf
-    most, _ = pools.most_requests(closed.point, service)
-    if isinstance(service, RooflineAggregated):
-        return pools.usable(most) / service.parallelism.dp
-    return pools.usable(most) * closed.decode_workers
 
 
 def _transfer_s(closed: ClosedPoint) -> float:

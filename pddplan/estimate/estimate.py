@@ -9,11 +9,13 @@ from pddplan.estimate import pools
 from pddplan.estimate.closed import ClosedPoint, run_closed
 from pddplan.estimate.closed_loop import LoopResult
 from pddplan.estimate.open_loop import OpenResult, run_open
-from pddplan.estimate.records import Estimate, Mode, OperatingPoint, PoolMemory, TtftParts
+from pddplan.estimate.records import Estimate, Mode, OperatingPoint, PoolMemory, TtftParts, pool_roles
 from pddplan.perf.host import first_output_s
 from pddplan.perf.service import RooflinePrefill
 
-NEARLY_ALL = 0.98  # of what was asked: the rest is rounding
+NEARLY_ALL = 0.98  # of the slots: the rest is rounding
+WHOLE_LOOP = 0.9  # of the users: what the others wait for is mostly the common start
+MOSTLY = 0.7  # of the slots: representative users fill whole ones only
 
 
 def estimate(point: OperatingPoint) -> Estimate | Excuse:
@@ -27,6 +29,8 @@ def estimate_many(points: Sequence[OperatingPoint]) -> list[Estimate | Excuse]:
     loops: list[tuple[int, ClosedPoint]] = []
     for index, point in enumerate(points):
         services = pools.point_services(point)
+        if not isinstance(services, Excuse):
+            services = pools.too_long(point, services) or services
         if isinstance(services, Excuse):
             answers[index] = services
         elif point.request_rate_per_s is not None:
@@ -104,7 +108,7 @@ def _assemble(
     tokens = {"prefill": inputs, "decode": outputs}.get(point.mode, inputs + outputs)
     memory = tuple(
         _memory(point, role, service, running / workers.count)
-        for role, service, workers in zip(_roles(point), services, point.pools, strict=True)
+        for role, service, workers in zip(pool_roles(point), services, point.pools, strict=True)
     )
     return Estimate(
         ttft=ttft,
@@ -115,13 +119,9 @@ def _assemble(
         prefill_tokens_per_s_per_chip=prefilled,
         decode_tokens_per_s_per_chip=decoded,
         total_tokens_per_s_per_chip=rate * tokens / point.chips,
-        bottleneck=_bottleneck(point, services, ttft, running),
+        bottleneck=_bottleneck(point, services, ttft, rate, running),
         memory=memory,
     )
-
-
-def _roles(point: OperatingPoint) -> tuple[Mode, ...]:
-    return ("prefill", "decode") if point.mode == "disaggregated" else (point.mode,)
 
 
 def _memory(point: OperatingPoint, role: Mode, service: pools.Service, running: float) -> PoolMemory:
@@ -132,14 +132,24 @@ def _memory(point: OperatingPoint, role: Mode, service: pools.Service, running: 
 
 
 def _bottleneck(
-    point: OperatingPoint, services: tuple[pools.Service, ...], ttft: TtftParts | None, running: float
+    point: OperatingPoint, services: tuple[pools.Service, ...], ttft: TtftParts | None, rate: float, running: float
 ) -> str:
     """What a further request would wait for: slots (``kv_memory``, ``engine``), ``prefill``, else ``concurrency`` (a
-    closed loop with room left) or ``rate``."""
+    closed loop with room left) or ``rate``.
+
+    Slots where nearly all are taken, or, where requests queue, a larger share of them than of the time of prefill.
+    """
+    busy = 0.0
+    if ttft is not None:
+        busy = rate * ttft.prefill / (point.pools[0].count * services[0].parallelism.dp)
     if point.mode != "prefill":
         most, bound = pools.most_requests(point, services[-1])
-        if running >= NEARLY_ALL * pools.usable(most) * point.pools[-1].count:
+        held = running + (rate * ttft.prefill if point.mode == "aggregated" and ttft is not None else 0.0)
+        taken = held / (pools.usable(most) * point.pools[-1].count) if most > 0.5 else 1.0
+        queued = point.concurrency is not None and point.concurrency > running + 1.0
+        if taken >= NEARLY_ALL or (queued and taken > max(busy, MOSTLY)):
             return bound
-    if ttft is not None and ttft.queue > ttft.prefill:
+    waits = point.concurrency is None or running < WHOLE_LOOP * point.concurrency
+    if waits and ttft is not None and ttft.queue > ttft.prefill:
         return "prefill"
     return "concurrency" if point.concurrency is not None else "rate"

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from pddplan.errors import Excuse
-from pddplan.estimate.records import Lengths, Mode, OperatingPoint, Workers
+from pddplan.estimate.records import Lengths, Mode, OperatingPoint, Workers, pool_roles
 from pddplan.llm.kv import kv_bytes
 from pddplan.llm.types import LanguageModel
 from pddplan.perf.curves import EfficiencyCurves, load_curves
@@ -23,6 +23,7 @@ from pddplan.perf.service import (
 )
 from pddplan.spec.identity import Same
 from pddplan.spec.types import Chip, Engine
+from pddplan.units import GB
 
 Service = RooflinePrefill | RooflineDecode | RooflineAggregated
 KEPT_SERVICES = 4096
@@ -56,14 +57,23 @@ def pool_service(mode: Mode, model: LanguageModel, engine: Engine, workers: Work
 
 def point_services(point: OperatingPoint) -> tuple[Service, ...] | Excuse:
     """Services of all pools of a point in its order, or why one can't run."""
-    modes: tuple[Mode, ...] = ("prefill", "decode") if point.mode == "disaggregated" else (point.mode,)
     found: list[Service] = []
-    for mode, workers in zip(modes, point.pools, strict=True):
+    for mode, workers in zip(pool_roles(point), point.pools, strict=True):
         service = pool_service(mode, point.model, point.engine, workers)
         if isinstance(service, Excuse):
             return service
         found.append(service)
     return tuple(found)
+
+
+def too_long(point: OperatingPoint, services: tuple[Service, ...]) -> Excuse | None:
+    """Why no pool could hold even one request of mean length (its prompt alone, where it prefills); None if it can."""
+    for role, service in zip(pool_roles(point), services, strict=True):
+        tokens = mean_input(point.lengths) + (mean_output(point.lengths) if role != "prefill" else 0.0)
+        held = float(kv_bytes(point.model, tokens, service.instance.kv_cache))
+        if usable(service.kv_pool_bytes / max(held, 1.0)) < 1.0:
+            return Excuse("kv_of_a_request", held / GB, service.kv_pool_bytes / GB, "GB", role)
+    return None
 
 
 # ---------------------------------------------------------------- a request of mean length

@@ -125,3 +125,8 @@ class Estimate:
 
 
 Answer = Estimate | Excuse
+
+
+def pool_roles(point: OperatingPoint) -> tuple[Mode, ...]:
+    """What each pool of a point does, in their order."""
+    return ("prefill", "decode") if point.mode == "disaggregated" else (point.mode,)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pddplan.report.chip_check_report import CHIP_CHECK
 from pddplan.report.chips_json import CHIP, CHIPS
 from pddplan.report.compare_json import COMPARISON
+from pddplan.report.estimate_json import ESTIMATE
 from pddplan.report.json_schema import Schema
 from pddplan.report.lines_table import LINES
 from pddplan.report.models_report import IMPORT, MODEL, MODELS
@@ -18,6 +19,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "comparison": COMPARISON,
     "check": CHECK,
     "validation": VALIDATION,
+    "estimate": ESTIMATE,
     "chips": CHIPS,
     "chip": CHIP,
     "chip_check": CHIP_CHECK,

@@ -13,6 +13,7 @@ from pddplan.spec.datafile import Figure, hardware_dir, read_data_file, read_fig
 from pddplan.spec.types import Assumption, Engine, LineTier, MemoryCovers, OutsideMemory, Provenance, Source, TailMerge
 from pddplan.units import GB, GBIT_PER_S_IN_BYTES_PER_S, HOURS_PER_MONTH, MIB, MS, US
 
+DEFAULT_ENGINE = "generic"  # where none is named
 _NUMBERS = {  # key of a profile -> factor to the SI field
     "chunk_tokens": 1.0,
     "max_batch": 1.0,

@@ -8,10 +8,10 @@ from typing import Any
 from pddplan.spec import catalogue
 from pddplan.spec.input import EngineInput, PrecisionInput
 from pddplan.spec.notes import Notes
+from pddplan.spec.profiles import DEFAULT_ENGINE
 from pddplan.spec.types import Engine, Precision
 from pddplan.units import GB, MS, US
 
-DEFAULT_ENGINE = "generic"
 # key of `engine:` -> (field of Engine, factor to SI)
 _NUMBERS: dict[str, tuple[str, float]] = {
     "step_overhead_ms": ("step_overhead_s", MS),

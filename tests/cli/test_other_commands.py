@@ -19,6 +19,7 @@ COMMANDS = [
     ["compare"],
     ["check"],
     ["validate"],
+    ["estimate"],
     ["init"],
     ["hardware", "list"],
     ["hardware", "show"],
@@ -79,7 +80,7 @@ def test_help_names_what_is_there_and_nothing_else(capsys: Captured) -> None:
     assert main(["--help"]) == 0
     assert capsys.readouterr().out == bare
     listed = bare[bare.index("Commands:") :]
-    for name in ("solve", "compare", "check", "validate", "init", "hardware", "model", "schema"):
+    for name in ("solve", "compare", "check", "estimate", "validate", "init", "hardware", "model", "schema"):
         assert f"\n  {name} " in listed
     for absent in ("simulate", "bathtub", "frontier"):
         assert absent not in listed
