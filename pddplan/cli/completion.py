@@ -18,6 +18,11 @@ def config_files(incomplete: str) -> list[str]:
     return files_that_end(incomplete, (".json",))
 
 
+def measurement_files(incomplete: str) -> list[str]:
+    """Tables of measurements."""
+    return files_that_end(incomplete, (".csv", ".tsv"))
+
+
 def files_that_end(incomplete: str, endings: tuple[str, ...]) -> list[str]:
     """Files with one of these endings and folders, by the beginning of their path as it is typed.
 

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import typer
 from typer.main import get_command
 
-from pddplan.cli import check, compare, hardware, init, model, schema, solve
+from pddplan.cli import check, compare, hardware, init, model, schema, solve, validate
 from pddplan.cli.options import Quiet, Version
 from pddplan.cli.problems import report_problems
 from pddplan.errors import InputError, Problem
@@ -48,6 +48,7 @@ check.register(app)
 init.register(app)
 hardware.register(app)
 model.register(app)
+validate.register(app)
 schema.register(app)
 
 

@@ -16,6 +16,7 @@ class Kind(StrEnum):
     plan = "plan"
     comparison = "comparison"
     check = "check"
+    validation = "validation"
     chips = "chips"
     chip = "chip"
     chip_check = "chip_check"

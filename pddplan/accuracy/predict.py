@@ -1,0 +1,78 @@
+"""Predictions of measured rows: all points of a file in one call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pddplan.accuracy.fitted import is_fitted
+from pddplan.accuracy.records import METRICS, Figures, MeasuredRow, Metric
+from pddplan.errors import Excuse
+from pddplan.estimate.records import Answer, Estimate
+from pddplan.units import MS
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A row with its prediction; ``figures`` is None where there is none, and ``why`` then says why."""
+
+    row: MeasuredRow
+    figures: Figures | None
+    why: str
+    fitted: bool
+
+    def metrics(self) -> tuple[Metric, ...]:
+        """Metrics that were measured and predicted."""
+        found = self.figures or {}
+        return tuple(m for m in METRICS if m in found and m in self.row.measured)
+
+    def mode_of(self, metric: Metric) -> str:
+        """Mode that a metric belongs to: a row of prefill and decode apart has two."""
+        return next((p.point.mode for p in self.row.parts if metric in p.metrics), self.row.labels.mode)
+
+
+def predict(rows: Sequence[MeasuredRow]) -> tuple[Predicted, ...]:
+    """Every row with its prediction or the reason why it has none, in order."""
+    from pddplan.estimate.estimate import estimate_many
+
+    points = [part.point for row in rows for part in row.parts]
+    answers = iter(estimate_many(points) if points else [])
+    return tuple(_predicted(row, [next(answers) for _ in row.parts]) for row in rows)
+
+
+def _predicted(row: MeasuredRow, answers: Sequence[Answer]) -> Predicted:
+    fitted = is_fitted(row)
+    if not answers:
+        return Predicted(row, None, row.why, fitted)
+    figures: dict[Metric, float] = {}
+    reasons = []
+    for part, answer in zip(row.parts, answers, strict=True):
+        if isinstance(answer, Excuse):
+            reasons.append(excuse_text(answer))
+        else:
+            figures |= {m: v for m, v in figures_of(answer).items() if m in part.metrics}
+    return Predicted(row, figures or None, "" if figures else "; ".join(dict.fromkeys(reasons)), fitted)
+
+
+def figures_of(answer: Estimate) -> Figures:
+    """The four metrics of an estimate, in their units; without those that its mode doesn't have."""
+    found = {
+        "ttft_ms": None if answer.ttft is None else answer.ttft.mean / MS,
+        "tpot_ms": None if answer.tpot_s is None else answer.tpot_s / MS,
+        "prefill_tok_s_per_chip": answer.prefill_tokens_per_s_per_chip,
+        "decode_tok_s_per_chip": answer.decode_tokens_per_s_per_chip,
+    }
+    return {m: v for m in METRICS if (v := found[m]) is not None and math.isfinite(v)}
+
+
+def excuse_text(excuse: Excuse) -> str:
+    """``kv_memory of qwen3-32b on nvidia-h100-sxm tp1: 92.3 GB, limit 80 GB``."""
+    subject = f" of {excuse.subject}" if excuse.subject else ""
+    unit = f" {excuse.unit}" if excuse.unit else ""
+    limit = f", limit {_three_digits(excuse.limit)}{unit}" if math.isfinite(excuse.limit) else ""
+    return f"{excuse.name}{subject}: {_three_digits(excuse.value)}{unit}{limit}"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:,.0f}" if 1e3 <= abs(value) < 1e9 else f"{value:.3g}"
