@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from pddplan.spec import catalogue
+from pddplan.spec.calibration import Overlay
 from pddplan.spec.input import EngineInput, PrecisionInput
 from pddplan.spec.notes import Notes
 from pddplan.spec.types import Engine, Precision
@@ -35,8 +36,11 @@ _NUMBERS: dict[str, tuple[str, float]] = {
 _AS_THEY_ARE = ("tail_merge", "max_batch", "decode_prefix_sharing", "overlap_expert_communication")
 
 
-def resolve_engine(given: EngineInput | None, notes: Notes) -> Engine:
-    """The named profile (default generic); each of its numbers that the scenario leaves is an assumption."""
+def resolve_engine(given: EngineInput | None, notes: Notes, overlay: Overlay | None = None) -> Engine:
+    """The named profile (default generic); each of its numbers that the scenario leaves is an assumption.
+
+    What the scenario states goes before what ``overlay`` has fitted, and that before the profile.
+    """
     name = given.name.lower() if given is not None and given.name else None
     engine, assumptions = catalogue.load_engine(
         notes.default(name, "engine", DEFAULT_ENGINE, "no engine is named: the middle of the known ones")
@@ -52,6 +56,10 @@ def resolve_engine(given: EngineInput | None, notes: Notes) -> Engine:
             changes[key] = value
         elif key == "chunk_tokens":
             changes[key] = round(value)
+    if overlay is not None:
+        stated = {key.removeprefix("engine.") for key in overridden}
+        overlay.note_engine(engine, stated, notes)
+        engine = overlay.engine(engine, stated)
     for assumption in assumptions:
         if assumption.name not in overridden:
             notes.add(assumption)

@@ -39,6 +39,20 @@ class Provenance:
     confidence: str
 
 
+MAX_EFFICIENCY = 1.05  # of a share that was measured: noise above the physical limit that is still believed
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Factors on the shares of a chip's efficiency curves, from a user's measurements; 1 leaves them as shipped."""
+
+    compute: float = 1.0  # of the compute roof: GEMM, grouped GEMM, attention
+    memory: float = 1.0  # of the memory bandwidth
+    communication: float = 1.0  # of the bandwidth between chips
+    file: str = field(default="", compare=False)  # where they stand, for messages
+    line: int | None = field(default=None, compare=False)
+
+
 @dataclass(frozen=True)
 class Chip:
     """A chip in four dimensions (compute per dtype, memory, memory bandwidth, interconnect) plus its node."""
@@ -70,6 +84,7 @@ class Chip:
     defaulted: tuple[str, ...] = ()  # keys nobody gave: class defaults, bf16 from another format
     tdp_watts: float | None = None  # of the chip alone
     status: str = ""  # shipping | announced | discontinued
+    calibration: Calibration = Calibration()
 
 
 # ---------------------------------------------------------------- sites, links
