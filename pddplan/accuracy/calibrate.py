@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pddplan.accuracy.factors import Factor, calibration_of, factors_of
+from pddplan.accuracy.factors import Factor, factors_of
 from pddplan.accuracy.folds import Folds, folds_of
 from pddplan.accuracy.records import METRICS, MeasuredRow, Measurements, Metric
 from pddplan.accuracy.regression import (
@@ -24,13 +24,15 @@ from pddplan.accuracy.roof import impossible
 from pddplan.accuracy.score import Errors, errors_of
 from pddplan.accuracy.trial import Trial, observations
 from pddplan.errors import InputError, Problem
-from pddplan.perf.curves import impossible_factors, load_curves
+from pddplan.perf.curves import SHIPPED, impossible_factors, largest_factor, load_curves, with_factor
 from pddplan.spec.catalogue import load_chip
 from pddplan.spec.types import MAX_EFFICIENCY
 
 Array = NDArray[Any]
 Tell = Callable[[str], None]
 _SHOWN = 8  # impossible rows that are named one by one
+_DOUBT = 2.0  # deviations: an efficiency this far above what is possible is no noise
+_OTHER_MACHINE = "The chip, its layout or its formats are others than the rows say, or several tokens come a step."
 _UNITS: dict[Metric, str] = {"ttft_ms": "ms", "tpot_ms": "ms"}
 
 
@@ -59,7 +61,8 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """``better``: whether held-out errors fell; None where nothing could be held out."""
+    """``off``: geometric mean of how far held-out values are off, ``exp(mean |ln(predicted/measured)|)``, before and
+    after; None where nothing could be held out."""
 
     files: tuple[str, ...]
     rows: int
@@ -67,9 +70,14 @@ class Calibrated:
     factors: tuple[FittedFactor, ...]
     held_out: tuple[HeldOut, ...]
     folds: Folds | None
-    better: bool | None
+    off: tuple[float, float] | None
     reasons: tuple[tuple[str, int], ...]
     notes: tuple[str, ...]
+
+    @property
+    def better(self) -> bool | None:
+        """Whether held-out values are less far off than before; None where nothing could be held out."""
+        return None if self.off is None else self.off[1] < self.off[0]
 
     @property
     def moved(self) -> tuple[FittedFactor, ...]:
@@ -92,25 +100,29 @@ def calibrate(sources: Sequence[Measurements], tell: Tell = lambda _: None) -> C
     factors = factors_of([o.point for o in observed])
     trial = Trial(factors, observed)
     kinds = np.array([METRICS.index(o.metric) for o in observed])
-    fit = _search(trial, kinds, np.zeros(len(factors)), tell, "all factors")
+    fit = _search(trial, kinds, np.zeros(len(factors)), 2, True, tell)
     known = knowledge(fit)
     kept = [f for f, yes in zip(factors, known.identified, strict=True) if yes]
     if len(kept) < len(factors):
         trial = Trial(kept, observed)
-        fit = _search(trial, kinds, fit.anchor.u[list(known.identified)], tell, "those that the rows determine")
+        fit = _search(trial, kinds, fit.anchor.u[list(known.identified)], 1, False, tell)
     fitted = _fitted(factors, known, fit)
-    _refuse_efficiency(fitted, sources)
+    believed = _believed(fitted, sources)
+    if believed != list(trial.factors):
+        trial = Trial(believed, observed)
+        fit = _search(trial, kinds, np.minimum(fit.anchor.u, _bounds(believed)[1]), 1, False, tell)
+        fitted = _fitted(factors, known, fit)
     folds = folds_of(rows)
     tell("rows held out")
-    held = _held_out(trial, fit, kinds, rows, folds)
+    before, after = _held_out(trial, fit, kinds, folds)
     return Calibrated(
         files=tuple(source.file for source in sources),
         rows=len(pairs),
         used=len(rows),
         factors=fitted,
-        held_out=held,
+        held_out=_by_metric(trial, kinds, before, after),
         folds=folds,
-        better=_is_better(held),
+        off=_off(before, after),
         reasons=reasons,
         notes=_notes(sources),
     )
@@ -160,17 +172,30 @@ def _refuse_impossible(usable: Sequence[tuple[str, MeasuredRow]]) -> None:
         raise InputError(problems)
 
 
-def _refuse_efficiency(fitted: Sequence[FittedFactor], sources: Sequence[Measurements]) -> None:
-    values = {(f.factor.owner, f.factor.name): f.value for f in fitted if f.factor.kind == "chip"}
-    problems = []
-    for chip_id in dict.fromkeys(owner for owner, _ in values):
-        curves = load_curves(load_chip(chip_id))
-        for factor, why in impossible_factors(curves, calibration_of(values, chip_id)):
-            message = f"the rows ask for {chip_id} {factor} {why}"
-            fix = "The chip, its layout or its formats are others than the rows say, or several tokens come a step."
-            problems.append(Problem(message, file=sources[0].file, fix=fix))
+def _believed(fitted: Sequence[FittedFactor], sources: Sequence[Measurements]) -> list[Factor]:
+    """The factors that move, those of chips bounded by ``MAX_EFFICIENCY`` where the fit went beyond it.
+
+    InputError where the rows insist: where even ``_DOUBT`` deviations below the fit a share is above it.
+    """
+    problems, found = [], []
+    for one in (f for f in fitted if f.identified):
+        factor = one.factor
+        if factor.kind == "chip":
+            curves = load_curves(load_chip(factor.owner))
+            most = largest_factor(curves, factor.name)
+            u = factor.coordinate(one.value)
+            if factor.value(u - _DOUBT * one.deviation) > most:
+                asked = with_factor(SHIPPED, factor.name, one.value)
+                problems += [
+                    Problem(f"the rows ask for {factor.owner} {name} {why}", file=sources[0].file, fix=_OTHER_MACHINE)
+                    for name, why in impossible_factors(curves, asked)
+                ]
+            elif one.value > most:
+                factor = replace(factor, high=most)
+        found.append(factor)
     if problems:
         raise InputError(problems)
+    return found
 
 
 def _notes(sources: Sequence[Measurements]) -> tuple[str, ...]:
@@ -187,14 +212,16 @@ def _bounds(factors: Sequence[Factor]) -> tuple[Array, Array]:
     return np.array(low), np.array(high)
 
 
-def _search(trial: Trial, kinds: Array, start: Array, tell: Tell, what: str) -> Fit:
+def _search(trial: Trial, kinds: Array, start: Array, fresh: int, exact: bool, tell: Tell) -> Fit:
     return search(
         trial.slopes,
         lambda u: np.asarray(trial.residuals(u)[0]),
         kinds,
         _bounds(trial.factors),
         start,
-        lambda step: tell(f"{what}, step {step + 1}"),
+        fresh,
+        exact,
+        lambda step: tell(f"{len(trial.factors)} factors, step {step + 1}"),
     )
 
 
@@ -210,41 +237,42 @@ def _fitted(factors: Sequence[Factor], known: Knowledge, fit: Fit) -> tuple[Fitt
     return tuple(found)
 
 
-def _held_out(
-    trial: Trial, fit: Fit, kinds: Array, rows: Sequence[MeasuredRow], folds: Folds | None
-) -> tuple[HeldOut, ...]:
-    """Every row predicted under factors that are fitted to the other folds.
+def _held_out(trial: Trial, fit: Fit, kinds: Array, folds: Folds | None) -> tuple[Array, Array]:
+    """Residuals (n,) under shipped factors, and under those that are fitted to the other folds; NaN without folds.
 
     A fold's factors come from the straight model at the fit of all rows, without the fold's own residuals, once more
     from the model's own predictions there: a full search for each fold would say the same for five times the time.
     Its slopes are those of all rows, its predictions the model's.
     """
+    before = trial.residuals(np.zeros(len(trial.factors)))[0]
     if folds is None:
-        return ()
+        return before, np.full(len(before), np.nan)
     fold = folds.of_row[[o.row for o in trial.observed]]
     low, high = _bounds(trial.factors)
     anchors = [fit.anchor] * folds.count
     for _ in range(2):
-        us = np.array(
-            [solve_straight(a, kinds, low, high, fold != k) for k, a in enumerate(anchors)]
-        )  # (folds, factors)
-        found = trial.residuals(us) if len(trial.factors) else np.tile(fit.anchor.residuals, (folds.count, 1))
+        us = np.array([solve_straight(a, kinds, low, high, fold != k) for k, a in enumerate(anchors)])
+        found = trial.residuals(us)
         anchors = [Anchor(u, r, fit.anchor.slopes) for u, r in zip(us, found, strict=True)]
-    after = found[fold, np.arange(len(fold))]
-    before = trial.residuals(np.zeros(len(trial.factors)))[0]
+    return before, found[fold, np.arange(len(fold))]
+
+
+def _by_metric(trial: Trial, kinds: Array, before: Array, after: Array) -> tuple[HeldOut, ...]:
     measured = np.array([o.measured for o in trial.observed])
+    known = np.isfinite(before) & np.isfinite(after)
     held = []
-    for metric in METRICS:
-        use = (kinds == METRICS.index(metric)) & np.isfinite(before) & np.isfinite(after)
+    for i, metric in enumerate(METRICS):
+        use = known & (kinds == i)
         if use.any():
-            pair = (errors_of(measured[use] * np.exp(r[use]), measured[use]) for r in (before, after))
+            m = measured[use]
+            pair = [errors_of(m * np.exp(r[use]), m) for r in (before, after)]
             held.append(HeldOut(metric, *pair))
     return tuple(held)
 
 
-def _is_better(held: Sequence[HeldOut]) -> bool | None:
-    """Whether the mean error over all held-out values fell; an unchanged one is no gain."""
-    if not held:
+def _off(before: Array, after: Array) -> tuple[float, float] | None:
+    known = np.isfinite(before) & np.isfinite(after)
+    if not known.any():
         return None
-    before, after = (sum(h.before.n * getattr(h, when).mape for h in held) for when in ("before", "after"))
-    return bool(after < before)
+    was, now = (float(np.exp(np.mean(np.abs(r[known])))) for r in (before, after))
+    return was, now

@@ -20,7 +20,7 @@ _NORMAL = 1.4826  # standard deviation over median absolute deviation
 _SWEEPS = 12
 _LARGEST_STEP = 3.0  # prior deviations
 _MOST_STEPS = 6
-_STILL = 0.03  # prior deviations: a step below it ends the search
+_STILL = 0.02  # of the loss: a step that gains less ends the search
 IDENTIFIED = 0.5  # of the prior's deviation: the rows must at least halve what isn't known
 
 
@@ -95,11 +95,17 @@ def search(
     kinds: Array,
     bounds: tuple[Array, Array],
     start: Array,
+    fresh: int,
+    exact: bool,
     tell: Callable[[int], None] = lambda _: None,
 ) -> Fit:
-    """Gauss-Newton from ``start``: straight model, its minimum within reach, halved until it is none the worse."""
+    """Gauss-Newton from ``start``: straight model, its minimum within reach, halved until it is none the worse.
+
+    Slopes are asked ``fresh`` times, later ones follow from what each step has shown (Broyden): they are dear, and in
+    these coordinates the model bends little. ``exact``: those at the end are asked as well, for ``knowledge``.
+    """
     low, high = bounds
-    anchor = Anchor(start, *slopes(start))
+    anchor, asked = Anchor(start, *slopes(start)), True
     for step in range(_MOST_STEPS):
         tell(step)
         reach_low, reach_high = np.maximum(low, anchor.u - _LARGEST_STEP), np.minimum(high, anchor.u + _LARGEST_STEP)
@@ -108,19 +114,34 @@ def search(
         found = _improved(anchor, aim, noise, residuals)
         if found is None:
             break
-        moved = float(np.max(np.abs(found - anchor.u), initial=0.0))
-        anchor = Anchor(found, *slopes(found))
-        if moved < _STILL:
+        u, new = found
+        before, after = loss(anchor.residuals, noise, anchor.u), loss(new, noise, u)
+        asked = step + 1 < fresh
+        anchor = Anchor(u, *slopes(u)) if asked else _updated(anchor, u, new)
+        if before - after < _STILL * before:
             break
+    if exact and not asked:
+        anchor = Anchor(anchor.u, *slopes(anchor.u))
     return Fit(anchor, noise_of(anchor.residuals, kinds))
 
 
-def _improved(anchor: Anchor, aim: Array, noise: Array, residuals: Callable[[Array], Array]) -> Array | None:
+def _updated(anchor: Anchor, u: Array, residuals: Array) -> Anchor:
+    """The straight model through the new residuals: slopes changed along the step alone (Broyden's rank-one update)."""
+    step = u - anchor.u
+    missed = np.where(np.isfinite(residuals - anchor.residuals), residuals - anchor.at(u), 0.0)
+    change = np.outer(missed, step) / max(float(step @ step), 1e-12)
+    return Anchor(u, residuals, anchor.slopes + change)
+
+
+def _improved(
+    anchor: Anchor, aim: Array, noise: Array, residuals: Callable[[Array], Array]
+) -> tuple[Array, Array] | None:
     before = loss(anchor.residuals, noise, anchor.u)
     for part in (1.0, 0.5, 0.25):
         u = anchor.u + part * (aim - anchor.u)
-        if loss(residuals(u), noise, u) < before:
-            return u
+        found = residuals(u)
+        if loss(found, noise, u) < before:
+            return u, found
     return None
 
 

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import typer
 from typer.main import get_command
 
-from pddplan.cli import check, compare, hardware, init, model, schema, solve, validate
+from pddplan.cli import calibrate, check, compare, hardware, init, model, schema, solve, validate
 from pddplan.cli.options import Quiet, Version
 from pddplan.cli.problems import report_problems
 from pddplan.errors import InputError, Problem
@@ -49,6 +49,7 @@ init.register(app)
 hardware.register(app)
 model.register(app)
 validate.register(app)
+calibrate.register(app)
 schema.register(app)
 
 

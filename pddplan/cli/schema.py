@@ -17,6 +17,7 @@ class Kind(StrEnum):
     comparison = "comparison"
     check = "check"
     validation = "validation"
+    calibration = "calibration"
     chips = "chips"
     chip = "chip"
     chip_check = "chip_check"

@@ -211,13 +211,27 @@ def impossible_factors(curves: EfficiencyCurves, calibration: Calibration) -> li
     found = []
     for factor in ("compute", "memory", "communication"):
         value = getattr(calibration, factor)
-        scaled = scaled_curves(curves, replace(SHIPPED, **{factor: value}))
-        before = dict(shares(curves))
-        moved = [(share, name) for name, share in shares(scaled) if share > before[name]]
-        share, name = max(moved, default=(0.0, ""))
-        if share > MAX_EFFICIENCY:
-            found.append((factor, f"{value:.4g} makes {name} {share:.3g} of what {curves.id} can do."))
+        share, name = _largest_share(curves, factor)
+        if value > 1.0 and value * share > MAX_EFFICIENCY:
+            found.append((factor, f"{value:.4g} makes {name} {value * share:.3g} of what {curves.id} can do."))
     return found
+
+
+def largest_factor(curves: EfficiencyCurves, factor: str) -> float:
+    """The largest value of ``compute``, ``memory`` or ``communication`` that is still believed."""
+    return max(1.0, MAX_EFFICIENCY / _largest_share(curves, factor)[0])
+
+
+def with_factor(calibration: Calibration, factor: str, value: float) -> Calibration:
+    """``calibration`` with one of its three factors changed."""
+    new: dict[str, Any] = {factor: value}
+    return replace(calibration, **new)
+
+
+def _largest_share(curves: EfficiencyCurves, factor: str) -> tuple[float, str]:
+    """The largest of the shares that a factor multiplies, and its name."""
+    doubled = dict(shares(scaled_curves(curves, with_factor(SHIPPED, factor, 2.0))))
+    return max((share, name) for name, share in shares(curves) if doubled[name] != share)
 
 
 def shares(curves: EfficiencyCurves) -> Iterator[tuple[str, float]]:
