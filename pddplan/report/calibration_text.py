@@ -15,7 +15,7 @@ def render_calibration(found: Calibrated, written: str | None, width: int) -> st
     """The answer as text: never wider than ``width``. ``written``: the file, None where none was."""
     lines = paragraph(_first_line(found), width, hanging=2)
     lines += paragraph(_second_line(found, written), width)
-    lines += ["", "Factors (range: one deviation)", *_factors(found, width)]
+    lines += _factors(found, width)
     lines += _alike(found, width)
     lines += _held_out(found, width)
     lines += _reasons(found, width)
@@ -50,33 +50,29 @@ def _second_line(found: Calibrated, written: str | None) -> str:
 
 
 def _factors(found: Calibrated, width: int) -> list[str]:
-    header = ["of", "factor", "shipped", "fitted", "range", "bounds", "identified"]
-    cells = [_row(f) for f in found.factors]
-    return table(header, cells, width, right=(2, 3), flexible=(0, 1))
+    """A table for each chip and engine."""
+    lines: list[str] = []
+    header = ["shipped", "fitted", "range", "bounds", "identified"]
+    longest = max(len(f.factor.name) for f in found.factors)
+    for owner in dict.fromkeys(f.factor.owner for f in found.factors):
+        own = [_row(f, longest) for f in found.factors if f.factor.owner == owner]
+        title = f"{owner} (range: one deviation)" if not lines else owner
+        lines += ["", title, *table(["factor", *header], own, width, right=(1, 2), flexible=0)]
+    return lines
 
 
-def _row(f: FittedFactor) -> list[str]:
+def _row(f: FittedFactor, longest: int) -> list[str]:
     span = f"{figure(f.low)}–{figure(f.high)}" if f.identified else ""
     bounds = f"{figure(f.factor.low)}–{figure(f.factor.high)}"
     fitted = figure(f.value) if f.identified else "as shipped"
-    return [
-        f.factor.owner,
-        f.factor.name,
-        figure(f.factor.shipped),
-        fitted,
-        span,
-        bounds,
-        "yes" if f.identified else "no",
-    ]
+    known = "yes" if f.identified else "no"
+    return [f.factor.name.ljust(longest), figure(f.factor.shipped), fitted, span.ljust(11), bounds.ljust(10), known]
 
 
 def _alike(found: Calibrated, width: int) -> list[str]:
     """Why a factor isn't identified, where another one explains the same rows."""
-    lines: list[str] = []
-    for f in found.factors:
-        if f.like:
-            lines += item(f"{f.factor.label}: these rows can't tell it from {f.like}", width)
-    return lines
+    lines = [line for f in found.factors if f.like for line in item(f"{f.factor.label}: as {f.like}", width)]
+    return ["", "Factors that these rows can't tell from another", *lines] if lines else []
 
 
 def _held_out(found: Calibrated, width: int) -> list[str]:
