@@ -33,6 +33,7 @@ COLUMNS = (
     *PROVENANCE_COLUMNS,
     "worst",
 )
+ADDED = "added"  # in the column ``worst``: not chosen by the rule, but for how far off the model is
 UNBOUNDED = "unbounded"  # concurrency of a run that keeps the engine full
 _OF_MODE: dict[Mode, tuple[Metric, ...]] = {
     "aggregated": ("ttft_ms", "tpot_ms", "prefill_tok_s_per_chip", "decode_tok_s_per_chip"),
@@ -63,12 +64,18 @@ def contract_row(row_number: int, row: Row) -> MeasuredRow:
         osl=cell(row, "osl"),
         measured=measured,
         peer=peer,
-        confidence=cell(row, "confidence").upper(),
+        confidence=_tier(row),
         source=cell(row, "source"),
         id=cell(row, "id"),
         notes=notes,
     )
     return assemble(row_number, draft, lambda: _parts(row, named))
+
+
+def _tier(row: Row) -> str:
+    """Tier as stated. A point that was added for its error would spoil an average: it is a tier of its own."""
+    tier = cell(row, "confidence").upper()
+    return f"{tier} worst".strip() if cell(row, "worst") == ADDED else tier
 
 
 def _parts(row: Row, named: Named) -> tuple[Part, ...]:

@@ -17,6 +17,7 @@ LONGEST_SHOWN = 60  # characters of a name in a message
 # Releases with one architecture: a fit to one has seen the other.
 SAME_FAMILY = {"deepseek-r1": "deepseek-v3"}
 _SIZE = re.compile(r"-\d+(?:\.\d+)?[bt](?=-|$).*")
+_PAST = re.compile(r"(?<!\d)(20[12]\d)$")  # at the end of an engine's name
 _ENGINES = (  # the first that a name holds
     ("trtllm", ("trtllm", "trt-llm", "tensorrt", "trt ")),
     ("sglang", ("sglang", "sgl")),
@@ -95,6 +96,12 @@ def engine_named(name: str) -> str:
     """Profile of an engine's name and version: ``TensorRT-LLM 1.x (trtllm-bench)`` -> trtllm; else generic."""
     text = f"{name.lower()} "
     return next((profile for profile, words in _ENGINES if any(w in text for w in words)), "generic")
+
+
+def engine_label(name: str) -> str:
+    """Whose group a row is in: the profile; an engine of a named past year is another one (``vLLM 2023``)."""
+    year = _PAST.search(name)
+    return f"{engine_named(name)}-{year[1]}" if year else engine_named(name)
 
 
 def mode_named(name: str) -> Mode:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pddplan.accuracy.layouts import Layout
-from pddplan.accuracy.names import chip_named, engine_named, family_of, model_named, weights_named
+from pddplan.accuracy.names import chip_named, engine_label, engine_named, family_of, model_named, weights_named
 from pddplan.accuracy.records import Labels
 from pddplan.accuracy.settings import FALLBACK_KV, Run, engine_with, settings_of
 from pddplan.estimate.records import Lengths, Mode, OperatingPoint, Workers
@@ -77,7 +77,7 @@ def point_of(named: Named, mode: Mode, layouts: tuple[Layout, ...], load: Load) 
 
 def labels_of(mode: str, named: Named) -> Labels:
     """Group labels, as far as the names are known: a row without a prediction still belongs somewhere."""
-    labels = Labels(mode=mode, engine=engine_named(named.engine))
+    labels = Labels(mode=mode, engine=engine_label(named.engine))
     try:
         labels = replace(labels, chip=chip_named(named.chip).id)
     except ValueError:

@@ -9,18 +9,20 @@ from dataclasses import dataclass
 from pddplan.accuracy.fitted import is_fitted
 from pddplan.accuracy.records import METRICS, Figures, MeasuredRow, Metric
 from pddplan.errors import Excuse
-from pddplan.estimate.records import Answer, Estimate
+from pddplan.estimate.records import Answer, Estimate, OperatingPoint
 from pddplan.units import MS
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """A row with its prediction; ``figures`` is None where there is none, and ``why`` then says why."""
+    """A row with its prediction; ``figures`` is None where there is none, and ``why`` then says why. ``reason`` is the
+    same without the row's own numbers: what rows are counted by."""
 
     row: MeasuredRow
     figures: Figures | None
     why: str
     fitted: bool
+    reason: str = ""
 
     def metrics(self) -> tuple[Metric, ...]:
         """Metrics that were measured and predicted."""
@@ -44,24 +46,35 @@ def predict(rows: Sequence[MeasuredRow]) -> tuple[Predicted, ...]:
 def _predicted(row: MeasuredRow, answers: Sequence[Answer]) -> Predicted:
     fitted = is_fitted(row)
     if not answers:
-        return Predicted(row, None, row.why, fitted)
+        return Predicted(row, None, row.why, fitted, row.why)
     figures: dict[Metric, float] = {}
-    reasons = []
+    excuses = []
     for part, answer in zip(row.parts, answers, strict=True):
         if isinstance(answer, Excuse):
-            reasons.append(excuse_text(answer))
+            excuses.append(answer)
         else:
-            figures |= {m: v for m, v in figures_of(answer).items() if m in part.metrics}
-    return Predicted(row, figures or None, "" if figures else "; ".join(dict.fromkeys(reasons)), fitted)
+            figures |= {m: v for m, v in figures_of(part.point, answer).items() if m in part.metrics}
+    if figures:
+        return Predicted(row, figures, "", fitted)
+    why = "; ".join(dict.fromkeys(excuse_text(e) for e in excuses)) or "the model gives none of what was measured"
+    reason = "; ".join(dict.fromkeys(f"{e.name.replace('_', ' ')} above its limit" for e in excuses)) or why
+    return Predicted(row, None, why, fitted, reason)
 
 
-def figures_of(answer: Estimate) -> Figures:
-    """The four metrics of an estimate, in their units; without those that its mode doesn't have."""
+def figures_of(point: OperatingPoint, answer: Estimate) -> Figures:
+    """The four metrics of an estimate, in their units; without those that its mode doesn't have.
+
+    An aggregated instance makes both kinds of tokens on all its chips: request rate x mean tokens / chips.
+    """
+    prefill, decode = answer.prefill_tokens_per_s_per_chip, answer.decode_tokens_per_s_per_chip
+    if point.mode == "aggregated":
+        rate = answer.request_rate_per_s * point.lengths.mean_share / point.chips
+        prefill, decode = rate * point.lengths.input_tokens, rate * point.lengths.output_tokens
     found = {
         "ttft_ms": None if answer.ttft is None else answer.ttft.mean / MS,
         "tpot_ms": None if answer.tpot_s is None else answer.tpot_s / MS,
-        "prefill_tok_s_per_chip": answer.prefill_tokens_per_s_per_chip,
-        "decode_tok_s_per_chip": answer.decode_tokens_per_s_per_chip,
+        "prefill_tok_s_per_chip": prefill,
+        "decode_tok_s_per_chip": decode,
     }
     return {m: v for m in METRICS if (v := found[m]) is not None and math.isfinite(v)}
 

@@ -29,6 +29,6 @@ class Validation:
 def validate(measurements: Measurements) -> Validation:
     """Predict every row that has a point, then score."""
     rows = predict(measurements.rows)
-    reasons = Counter(row.why for row in rows if row.figures is None)
+    reasons = Counter(row.reason for row in rows if row.figures is None)
     ordered = tuple(sorted(reasons.items(), key=lambda x: (-x[1], x[0])))
     return Validation(measurements, rows, group_errors(rows), orders(rows), ordered)

@@ -8,6 +8,7 @@ import pytest
 
 from pddplan.accuracy.names import (
     chip_named,
+    engine_label,
     engine_named,
     family_of,
     kv_named,
@@ -86,6 +87,11 @@ def test_engines() -> None:
     names = ["TensorRT-LLM 1.x (trtllm-bench)", "TensorRT 10.11, CUDA 12.9", "trtllm 1.0.0rc3", "SGLang", "vLLM 0.19.0"]
     assert [engine_named(n) for n in names] == ["trtllm", "trtllm", "trtllm", "sglang", "vllm"]
     assert engine_named("DeepSeek in-house") == engine_named("") == "generic"
+
+
+def test_an_engine_of_a_past_year_is_a_group_of_its_own() -> None:
+    assert engine_label("vLLM 2023") == engine_label("vllm-2023") == "vllm-2023"
+    assert engine_label("vLLM nightly 2026-02") == engine_label("vllm 0.12.0") == "vllm"
 
 
 def test_modes() -> None:

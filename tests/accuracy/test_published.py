@@ -11,12 +11,14 @@ from collections import Counter
 import pytest
 import yaml
 
+from pddplan.accuracy.contract_rows import ADDED
 from pddplan.accuracy.published import key_of, published, recorded, recorded_file, simple_groups, worse_than_recorded
 from pddplan.accuracy.score import Errors, GroupErrors
 from pddplan.accuracy.validation import validate
 from pddplan.llm.catalogue import load_model
 from pddplan.llm.parameters import parameters
 from tests.validation.published_set import selected, shipped
+from tests.validation.worst_points import HOW_MANY
 
 HEAD = """\
 # MAPE [percent] of the model on the shipped points, by group, metric and confidence. Written by
@@ -49,7 +51,11 @@ def test_the_points_follow_the_rule() -> None:
     chosen = {x["id"]: {k: v for k, v in x.items() if v} for x in selected()}
     kept = {x["id"]: {k: v for k, v in x.items() if v and k != "worst"} for x in shipped() if x["id"] in chosen}
     assert kept == chosen
-    assert all(x["worst"] for x in shipped() if x["id"] not in chosen)
+    assert all(x["worst"] == ADDED for x in shipped() if x["id"] not in chosen)
+
+
+def test_the_ten_worst_are_in_view() -> None:
+    assert sum(bool(x["worst"]) for x in shipped()) == HOW_MANY
 
 
 def test_a_group_that_got_worse_is_named() -> None:

@@ -65,6 +65,13 @@ def test_tiers_of_confidence_are_never_averaged(asked: Asked) -> None:
     assert {e.n for e in tiers.values()} == {1}
 
 
+def test_points_added_for_their_error_are_averaged_apart(asked: Asked) -> None:
+    header = f"{OWN},confidence,worst"
+    rows = [own(confidence="B"), own(confidence="B", tpot_ms=1, worst="added"), own(confidence="B", worst="yes")]
+    found = validate(read(header, *rows)).groups
+    assert {(g.confidence, g.errors.n) for g in found if g.group == "all"} == {("B", 2), ("B worst", 1)}
+
+
 def test_order_within_a_sweep(asked: Asked) -> None:
     """Users 1 to 5 of one configuration, measured in order but for the first two."""
     measured = (30, 20, 40, 50, 60)
@@ -81,8 +88,18 @@ def test_rows_without_a_prediction_and_why(asked: Asked) -> None:
     assert found.predicted == 1 and len(found.rows) == 5
     assert [n for _, n in found.reasons] == [2, 1, 1]
     assert "unknown chip 'y'" in found.reasons[0][0]
-    assert any("chips of llama-3.1-8b: 2,048 chips, limit 1,000 chips" in why for why, _ in found.reasons)
+    assert found.rows[2].why == "chips of llama-3.1-8b: 2,048 chips, limit 1,000 chips"
+    assert ("chips above its limit", 1) in found.reasons
     assert len(asked) == 2  # only points are asked
+
+
+def test_rates_of_an_aggregated_instance_are_over_all_its_chips(asked: Asked) -> None:
+    """One request a second of 1,024 + 256 tokens, on four chips."""
+    cells = own(tp=4, prefill_tok_s_per_chip=512, decode_tok_s_per_chip=64)
+    (row,) = validate(read(OWN, cells)).rows
+    assert row.figures is not None
+    assert row.figures["prefill_tok_s_per_chip"] == pytest.approx(256)
+    assert row.figures["decode_tok_s_per_chip"] == pytest.approx(64)
 
 
 def test_two_questions_of_one_row(asked: Asked) -> None:

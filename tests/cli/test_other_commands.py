@@ -18,6 +18,7 @@ COMMANDS = [
     ["solve"],
     ["compare"],
     ["check"],
+    ["validate"],
     ["init"],
     ["hardware", "list"],
     ["hardware", "show"],
@@ -78,7 +79,7 @@ def test_help_names_what_is_there_and_nothing_else(capsys: Captured) -> None:
     assert main(["--help"]) == 0
     assert capsys.readouterr().out == bare
     listed = bare[bare.index("Commands:") :]
-    for name in ("solve", "compare", "check", "init", "hardware", "model", "schema"):
+    for name in ("solve", "compare", "check", "validate", "init", "hardware", "model", "schema"):
         assert f"\n  {name} " in listed
     for absent in ("simulate", "bathtub", "frontier"):
         assert absent not in listed

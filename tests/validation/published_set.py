@@ -32,7 +32,8 @@ HEAD = """\
 # Rows whose url is silicon_sample.csv are single facts from ai-dynamo/aiconfigurator at 095f58a5 (Apache-2.0,
 # Copyright 2025-2026 NVIDIA CORPORATION & AFFILIATES), of them those with ids ix-* measured by InferenceX
 # (https://github.com/SemiAnalysisAI/InferenceX); the other rows are single facts from the linked pages.
-# Chosen by tests/validation/published_set.py, which doesn't look at errors; rows with `worst` are the ones missed most.
+# Chosen by tests/validation/published_set.py, which doesn't look at errors; worst: yes, among the ten
+# that the model misses most; added, here for that alone.
 # confidence: A, number and inputs printed in the source; B, statistic not stated or one input inferred. Don't mix them.
 """
 INFERSIM_URL = "https://github.com/alibaba/InferSim/blob/main/README.md"
@@ -61,7 +62,7 @@ def _line(row: MeasuredRow, part: Part, url: str, date: str, suffix: bool, worst
         "model": point.model.id,
         "chip": pool.chip.id,
         "mode": point.mode,
-        "engine": point.engine.name,
+        "engine": row.labels.engine,
         "weights": pool.weights,
         "kv_cache": pool.kv_cache,
         "isl": _text(point.lengths.input_tokens),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
+from pddplan.accuracy.contract_rows import ADDED
 from pddplan.accuracy.predict import predict
 from pddplan.accuracy.published import published_file
 from pddplan.accuracy.score import Miss, worst
@@ -43,13 +44,9 @@ def main(arguments: list[str]) -> None:
     if "--write" in arguments:
         marked = {line["id"]: line for _, line in points}
         chosen = {line["id"] for line in selected()}  # one that stood there for its error alone leaves with it
-        kept = [
-            {**line, "worst": "yes" if line["id"] in marked else ""}
-            for line in shipped()
-            if line["id"] in chosen or line["id"] in marked
-        ]
-        ids = {line["id"] for line in kept}
-        published_file().write_text(as_csv([*kept, *(x for i, x in marked.items() if i not in ids)]), "utf-8")
+        kept = [{**line, "worst": "yes" if line["id"] in marked else ""} for line in shipped() if line["id"] in chosen]
+        added = [{**line, "worst": ADDED} for i, line in marked.items() if i not in chosen]
+        published_file().write_text(as_csv([*kept, *added]), "utf-8")
 
 
 if __name__ == "__main__":
