@@ -17,7 +17,7 @@ from pddplan.spec.types import Calibration, Chip, Engine
 CHIP_RANGE = (0.2, 5.0)
 LEAST_CHIP_SIGMA = 0.10  # of ln factor: no curve is known better
 COMMUNICATION_SIGMA = 0.25  # links are measured on fewer machines than kernels
-PROMPT_SIGMA = 0.10  # of ln prompt_factor: tighter than a chip's, which explains the same times by physics
+PROMPT_SIGMA = 0.05  # of ln prompt_factor: tighter than a chip's, which explains the same times by physics
 PROMPT_RANGE = (0.5, 3.0)
 OVERHEAD_SIGMA = 0.75  # of an overhead over its scale
 OVERHEAD_MOST = 10.0  # times its scale

@@ -19,8 +19,8 @@ LEAST_NOISE, MOST_NOISE = 0.03, 0.4  # of ln measured: repeated runs differ by 2
 _NORMAL = 1.4826  # standard deviation over median absolute deviation
 _SWEEPS = 12
 _LARGEST_STEP = 3.0  # prior deviations
-_MOST_STEPS = 6
-_STILL = 0.02  # of the loss: a step that gains less ends the search
+_MOST_STEPS = 8
+_STILL = 0.5  # of the loss, which is a chi-square: a step that gains less ends the search
 IDENTIFIED = 0.5  # of the prior's deviation: the rows must at least halve what isn't known
 
 
@@ -118,7 +118,7 @@ def search(
         before, after = loss(anchor.residuals, noise, anchor.u), loss(new, noise, u)
         asked = step + 1 < fresh
         anchor = Anchor(u, *slopes(u)) if asked else _updated(anchor, u, new)
-        if before - after < _STILL * before:
+        if before - after < _STILL:
             break
     if exact and not asked:
         anchor = Anchor(anchor.u, *slopes(anchor.u))

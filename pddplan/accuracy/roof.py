@@ -10,7 +10,7 @@ from pddplan.accuracy.predict import figures_of
 from pddplan.accuracy.records import TIMES, MeasuredRow, Metric
 from pddplan.accuracy.trial import Observation, observations
 from pddplan.errors import Excuse
-from pddplan.estimate.records import OperatingPoint
+from pddplan.estimate.records import Answer, OperatingPoint
 from pddplan.perf.curves import EfficiencyCurves, load_curves
 from pddplan.spec.types import MAX_EFFICIENCY, Engine
 
@@ -51,14 +51,12 @@ def impossible(rows: Sequence[MeasuredRow]) -> tuple[Impossible, ...]:
 
     asked = [o for o in observations(rows) if o.metric in TIMES]
     answers = estimate_many([_alone(o.point) for o in asked]) if asked else []
-    return tuple(
-        found
-        for o, answer in zip(asked, answers, strict=True)
-        if not isinstance(answer, Excuse) and (found := _broken(o, figures_of(answer).get(o.metric))) is not None
-    )
+    found = (_broken(o, answer) for o, answer in zip(asked, answers, strict=True))
+    return tuple(one for one in found if one is not None)
 
 
-def _broken(observed: Observation, least: float | None) -> Impossible | None:
+def _broken(observed: Observation, answer: Answer) -> Impossible | None:
+    least = None if isinstance(answer, Excuse) else figures_of(observed.point, answer).get(observed.metric)
     if least is None or observed.measured >= least:
         return None
     return Impossible(observed.row, observed.metric, observed.measured, least)

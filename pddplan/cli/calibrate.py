@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,9 @@ from pddplan.cli.completion import chip_names, measurement_files, model_names
 from pddplan.cli.options import Json, Quiet, Version, quiet_of
 from pddplan.cli.output import emit, emit_json, note, text_width, write_atomically
 from pddplan.cli.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from pddplan.accuracy.calibrate import Calibrated
 
 NOT_WRITTEN = 1
 _OF_RESULT = "where the files don't say it"
@@ -82,18 +85,20 @@ def calibrate(
         found = fit(sources, progress)
     for text in found.notes:
         note(f"note: {text}", quiet=silent or as_json)
-    written = None
-    if output is not None and found.moved and (found.better or force):
-        from datetime import date
-
-        import pddplan
-        from pddplan.accuracy.overlay import overlay_text
-
-        write_atomically(output, overlay_text(found, date.today().isoformat(), pddplan.__version__))
-        written = output
+    written = _write(found, output) if output is not None and found.moved and (found.better or force) else None
     if as_json:
         emit_json(calibration_payload(found, written))
     else:
         emit(render_calibration(found, written, text_width()))
     if output is not None and written is None:
         raise typer.Exit(NOT_WRITTEN)
+
+
+def _write(found: Calibrated, output: str) -> str:
+    from datetime import date
+
+    import pddplan
+    from pddplan.accuracy.overlay import overlay_text
+
+    write_atomically(output, overlay_text(found, date.today().isoformat(), pddplan.__version__))
+    return output
