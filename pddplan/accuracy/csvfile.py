@@ -31,11 +31,16 @@ def refusal(file: str, message: str, fix: str = "", line: int | None = None, key
 
 def read_table(path: str) -> Table:
     """Header and rows of a file, ``-`` for standard input; InputError for what is no table."""
+    return parse_table(*read_text(path))
+
+
+def read_text(path: str, fix: str = "Give a CSV of measurements, or none for the shipped points.") -> tuple[str, str]:
+    """(text, name for messages) of a file of measurements; ``fix``: what to do where there is no such file."""
     file = "<stdin>" if path == "-" else path
-    return parse_table(_text(path, file), file)
+    return _text(path, file, fix), file
 
 
-def _text(path: str, file: str) -> str:
+def _text(path: str, file: str, fix: str) -> str:
     try:
         if path == "-":
             raw = sys.stdin.buffer.read(MAX_BYTES + 1)
@@ -43,9 +48,9 @@ def _text(path: str, file: str) -> str:
             with open(path, "rb") as stream:
                 raw = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise refusal(file, "no such file.", "Give a CSV of measurements, or none for the shipped points.") from None
+        raise refusal(file, "no such file.", fix) from None
     except IsADirectoryError:
-        raise refusal(file, "is a directory.", "Name a CSV file in it.") from None
+        raise refusal(file, "is a directory.", "Name a file of measurements in it.") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise refusal(file, f"can't be read: {reason}.", "Check the path and its permissions.") from None

@@ -20,7 +20,7 @@ def config_files(incomplete: str) -> list[str]:
 
 def measurement_files(incomplete: str) -> list[str]:
     """Tables of measurements."""
-    return files_that_end(incomplete, (".csv", ".tsv"))
+    return files_that_end(incomplete, (".csv", ".tsv", ".json", ".jsonl"))
 
 
 def files_that_end(incomplete: str, endings: tuple[str, ...]) -> list[str]:

@@ -32,7 +32,7 @@ gc.set_threshold(200_000, 20, 20)
 
 INTERRUPTED = 130
 # modules here, in the order of the help
-COMMANDS = ("solve", "compare", "check", "estimate", "init", "hardware", "model", "validate", "schema")
+COMMANDS = ("solve", "compare", "check", "estimate", "init", "hardware", "model", "validate", "calibrate", "schema")
 COMPLETION = ("--install-completion", "--show-completion")
 REPORT_AT = "the issue tracker of pddplan, with the command, the scenario and PDDPLAN_DEBUG=1"
 

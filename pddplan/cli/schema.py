@@ -18,6 +18,7 @@ class Kind(StrEnum):
     check = "check"
     validation = "validation"
     estimate = "estimate"
+    calibration = "calibration"
     chips = "chips"
     chip = "chip"
     chip_check = "chip_check"

@@ -29,6 +29,10 @@ def validate(
             autocompletion=measurement_files,
         ),
     ] = None,
+    calibration: Annotated[
+        str | None,
+        typer.Option("--calibration", metavar="FILE", help="Predict with factors that pddplan calibrate has fitted."),
+    ] = None,
     as_json: Json = False,
     worst: Annotated[int, typer.Option("--worst", metavar="N", min=0, help="Show the N largest errors.")] = 0,
     quiet: Quiet = False,
@@ -49,6 +53,10 @@ def validate(
     from pddplan.report.validation_text import render_validation
 
     measurements = published() if csv is None else read_measurements(csv)
+    if calibration is not None:
+        from pddplan.accuracy.overlay import calibrated_measurements, load_overlay
+
+        measurements = calibrated_measurements(measurements, load_overlay(calibration))
     found = run(measurements)
     misses = largest(found.rows, worst)
     for text in measurements.notes:

@@ -8,19 +8,20 @@ time a non-decreasing function of work and its efficiency at most 1 (``validate_
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pddplan.errors import InputError, Problem
 from pddplan.spec.datafile import hardware_dir, read_data_file
-from pddplan.spec.types import Chip
+from pddplan.spec.types import MAX_EFFICIENCY, Calibration, Chip
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T", bound="DataclassInstance")
+SHIPPED = Calibration()
 
 
 @dataclass(frozen=True)
@@ -146,8 +147,99 @@ class EfficiencyCurves:
 
 
 def load_curves(chip: Chip) -> EfficiencyCurves:
-    """Curves of ``chip``: its family's file, else the default of its class. Cached; raises InputError."""
-    return read_curves(chip.efficiency or f"class-{chip.chip_class}")
+    """Curves of ``chip``: its family's file, else the default of its class, times its calibration. Cached.
+
+    Raises InputError, also where the calibration makes a share larger than is possible.
+    """
+    name = chip.efficiency or f"class-{chip.chip_class}"
+    return read_curves(name) if chip.calibration == SHIPPED else _calibrated(name, chip.id, chip.calibration)
+
+
+@lru_cache(maxsize=64)
+def _calibrated(name: str, chip_id: str, calibration: Calibration) -> EfficiencyCurves:
+    curves = read_curves(name)
+    found = impossible_factors(curves, calibration)
+    if found:
+        fix = f"A share of at most {MAX_EFFICIENCY:g} is believed: calibrate again, or check chip, layout and formats."
+        where = calibration.file, calibration.line
+        raise InputError([Problem(why, f"chips.{chip_id}.{factor}", *where, fix) for factor, why in found])
+    return scaled_curves(curves, calibration, most=1.0)
+
+
+def scaled_curves(curves: EfficiencyCurves, calibration: Calibration, most: float = math.inf) -> EfficiencyCurves:
+    """``curves`` with ``min(share x factor, most)`` for each share of a roof; sizes and latencies stay."""
+    compute, memory, communication = (
+        _times(factor, most) for factor in (calibration.compute, calibration.memory, calibration.communication)
+    )
+    family = curves.collectives
+    rings = {name: _link(ring, communication) for name in _RINGS_ALL if (ring := getattr(family, name)) is not None}
+    exchanges = {name: _link(getattr(family, name), communication) for name in _EXCHANGES}
+    return replace(
+        curves,
+        gemm={k: _roofs(c, compute, memory) for k, c in curves.gemm.items()},
+        grouped_gemm={k: _roofs(c, compute, memory) for k, c in curves.grouped_gemm.items()},
+        stream=replace(curves.stream, eta_max=memory(curves.stream.eta_max)),
+        prefill_attention={k: _roofs(c, compute, memory) for k, c in curves.prefill_attention.items()},
+        decode_attention={k: _roofs(c, compute, memory) for k, c in curves.decode_attention.items()},
+        collectives=replace(_link(family, communication), **rings, **exchanges),
+    )
+
+
+def _times(factor: float, most: float) -> Callable[[float], float]:
+    return lambda share: share if factor == 1.0 else min(share * factor, most)
+
+
+def _roofs(record: T, compute: Callable[[float], float], memory: Callable[[float], float]) -> T:
+    """A kernel's record with its shares of the two roofs changed."""
+    changed = {"eta_max": compute, "eta_compute": compute, "eta_memory": memory}
+    return _changed(record, changed)
+
+
+def _link(record: T, communication: Callable[[float], float]) -> T:
+    return _changed(record, dict.fromkeys(("eta", "eta_up", "eta_out", "send_eta", "out_eta"), communication))
+
+
+def _changed(record: T, changed: Mapping[str, Callable[[float], float]]) -> T:
+    new: dict[str, Any] = {
+        f.name: changed[f.name](getattr(record, f.name)) for f in fields(record) if f.name in changed
+    }
+    return replace(record, **new)
+
+
+def impossible_factors(curves: EfficiencyCurves, calibration: Calibration) -> list[tuple[str, str]]:
+    """(factor, what it makes of which curve) for each factor that lifts a share above ``MAX_EFFICIENCY``."""
+    found = []
+    for factor in ("compute", "memory", "communication"):
+        value = getattr(calibration, factor)
+        share, name = _largest_share(curves, factor)
+        if value > 1.0 and value * share > MAX_EFFICIENCY:
+            found.append((factor, f"{value:.4g} makes {name} {value * share:.3g} of what {curves.id} can do."))
+    return found
+
+
+def largest_factor(curves: EfficiencyCurves, factor: str) -> float:
+    """The largest value of ``compute``, ``memory`` or ``communication`` that is still believed."""
+    return max(1.0, MAX_EFFICIENCY / _largest_share(curves, factor)[0])
+
+
+def with_factor(calibration: Calibration, factor: str, value: float) -> Calibration:
+    """``calibration`` with one of its three factors changed."""
+    new: dict[str, Any] = {factor: value}
+    return replace(calibration, **new)
+
+
+def _largest_share(curves: EfficiencyCurves, factor: str) -> tuple[float, str]:
+    """The largest of the shares that a factor multiplies, and its name."""
+    doubled = dict(shares(scaled_curves(curves, with_factor(SHIPPED, factor, 2.0))))
+    return max((share, name) for name, share in shares(curves) if doubled[name] != share)
+
+
+def shares(curves: EfficiencyCurves) -> Iterator[tuple[str, float]]:
+    """Every share of a roof with its name: ``gemm.fp8.eta_max``."""
+    for owner, record in _records(curves):
+        for f in fields(record):
+            if _is_share(f.name):
+                yield f"{owner}.{f.name}", getattr(record, f.name)
 
 
 @lru_cache(maxsize=64)
@@ -208,6 +300,7 @@ def _collectives(raw: Mapping[str, Any]) -> CollectiveCurves:
 
 
 _RINGS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+_RINGS_ALL = (*_RINGS, "all_reduce_custom")
 _EXCHANGES = ("dispatch_low_latency", "combine_low_latency", "dispatch_normal", "combine_normal")
 
 
@@ -215,27 +308,33 @@ def _record(kind: type[T], value: Mapping[str, Any]) -> T:
     return kind(**{f.name: float(value[f.name]) for f in fields(kind) if f.name in value})
 
 
+def _is_share(name: str) -> bool:
+    return name.startswith("eta") or name.endswith("_eta")
+
+
+def _records(curves: EfficiencyCurves) -> Iterator[tuple[str, Any]]:
+    """Every record of numbers with its name."""
+    for group in ("gemm", "grouped_gemm", "prefill_attention", "decode_attention"):
+        for name, record in getattr(curves, group).items():
+            yield f"{group}.{name}", record
+    yield "stream", curves.stream
+    yield "collectives", curves.collectives
+    for name in (*_RINGS_ALL, *_EXCHANGES):
+        record = getattr(curves.collectives, name)
+        if record is not None:
+            yield f"collectives.{name}", record
+
+
 def validate_curves(curves: EfficiencyCurves) -> list[str]:
     """What is physically impossible in ``curves``: shares outside (0, 1], negative sizes, roof exponent below 1."""
     problems: list[str] = []
-
-    def check(owner: str, record: Any) -> None:
+    for owner, record in _records(curves):
         for f in fields(record):
             value = getattr(record, f.name)
             if not isinstance(value, float):
                 continue
-            share = f.name.startswith("eta") or f.name.endswith("_eta")
+            share = _is_share(f.name)
             low_ok = value > 0 if share else value >= (1 if f.name == "roof_exponent" else 0)
             if not math.isfinite(value) or not low_ok or (share and value > 1):
                 problems.append(f"{owner}.{f.name} = {value} is impossible")
-
-    for group in ("gemm", "grouped_gemm", "prefill_attention", "decode_attention"):
-        for name, record in getattr(curves, group).items():
-            check(f"{group}.{name}", record)
-    check("stream", curves.stream)
-    check("collectives", curves.collectives)
-    for name in (*_RINGS, *_EXCHANGES, "all_reduce_custom"):
-        record = getattr(curves.collectives, name)
-        if record is not None:
-            check(f"collectives.{name}", record)
     return problems

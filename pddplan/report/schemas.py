@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pddplan.report.calibration_json import CALIBRATION
 from pddplan.report.chip_check_report import CHIP_CHECK
 from pddplan.report.chips_json import CHIP, CHIPS
 from pddplan.report.compare_json import COMPARISON
@@ -20,6 +21,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "check": CHECK,
     "validation": VALIDATION,
     "estimate": ESTIMATE,
+    "calibration": CALIBRATION,
     "chips": CHIPS,
     "chip": CHIP,
     "chip_check": CHIP_CHECK,

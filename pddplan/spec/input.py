@@ -181,6 +181,9 @@ class ScenarioInput(Strict):
     engine: Annotated[EngineInput, Also("name", {"type": "string"})] | None = Field(
         None, description="vllm, sglang, trtllm, generic, or a mapping that changes one of them."
     )
+    calibration: Text | None = Field(
+        None, description="File of factors fitted to own measurements, as pddplan calibrate writes it."
+    )
     exchange: ExchangeInput | None = None
     objective: Annotated[ObjectiveInput, Also(PLAIN, {"enum": ["cost", "goodput", "profit"]})] | None = Field(
         None, description="cost, goodput or profit."

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from pddplan.errors import InputError, Problem
 from pddplan.spec import catalogue
+from pddplan.spec.calibration import Overlay, named_overlay
 from pddplan.spec.checks import ModelCheck, structure_problems
 from pddplan.spec.issues import KeyPath, format_key
 from pddplan.spec.money import normalise
 from pddplan.spec.money_checks import money_problems
 from pddplan.spec.offered import OfferedChips, offered_chips
 from pddplan.spec.overrides import apply_overrides
-from pddplan.spec.types import Scenario
+from pddplan.spec.types import Chip, Scenario
 from pddplan.spec.workload_checks import workload_paths
 from pddplan.spec.yaml_source import Document, parse_document, read_text
 from pddplan.units import parse_tokens
@@ -61,12 +62,14 @@ def load_scenario_text(
 
     money = normalise(document)
     offered = offered_chips(document, base_dir)
+    overlay, overlay_problems = named_overlay(document, base_dir)
     problems = [
         *document.problems,
         *override_problems,
         *structure_problems(document, base_dir, check_model),
         *money.problems,
         *offered.problems,
+        *overlay_problems,
         *money_problems(document, offered.chips),
         *_engine_name(document),
     ]
@@ -79,7 +82,7 @@ def load_scenario_text(
         problems = problems_of(error, document, money) + problems
     if problems or given is None:
         raise InputError(_sorted_once(problems))
-    return _build(given, document, base_dir, offered)
+    return _build(given, document, base_dir, offered, overlay)
 
 
 def _refuse_other_documents(document: Document) -> None:
@@ -111,7 +114,9 @@ def _engine_name(document: Document) -> list[Problem]:
     return []
 
 
-def _build(given: ScenarioInput, document: Document, base_dir: str, offered: OfferedChips) -> Scenario:
+def _build(
+    given: ScenarioInput, document: Document, base_dir: str, offered: OfferedChips, overlay: Overlay | None
+) -> Scenario:
     from pddplan.spec import resolve_engine, resolve_sites, resolve_workload
     from pddplan.spec.notes import Notes
 
@@ -120,9 +125,10 @@ def _build(given: ScenarioInput, document: Document, base_dir: str, offered: Off
     workloads = [given.workload] if given.workload is not None else list(given.workloads or ())
     raw = [document.data["workload"]] if given.workload is not None else document.data["workloads"]
     precision = resolve_engine.resolve_precision(given.precision, notes)
-    engine = resolve_engine.resolve_engine(given.engine, notes)
+    engine = resolve_engine.resolve_engine(given.engine, notes, overlay)
+    chips = _calibrated(offered, overlay, engine.name, notes)
     traffic = resolve_workload.resolve_traffic(workloads, paths, raw, notes)
-    sites = tuple(resolve_sites.resolve_site(site, i, offered.chips, notes) for i, site in enumerate(given.sites))
+    sites = tuple(resolve_sites.resolve_site(site, i, chips, notes) for i, site in enumerate(given.sites))
     links = tuple(resolve_sites.resolve_link(link, i, notes) for i, link in enumerate(given.links or ()))
     slo, within = resolve_workload.resolve_slo(given.slo, list(zip(workloads, paths, strict=True)), notes)
     _note_kilo(document.data, notes)
@@ -144,10 +150,32 @@ def _build(given: ScenarioInput, document: Document, base_dir: str, offered: Off
         assumptions=notes.assumptions,
         base_dir=base_dir,
         file=document.file,
-        sha256=scenario_sha256(document.data, offered.files),
+        sha256=scenario_sha256(document.data, _imported(offered, overlay, given.calibration)),
         warnings=notes.warnings,
         lines={format_key(key): line for key, line in document.lines.items() if key},
     )
+
+
+def _calibrated(
+    offered: OfferedChips, overlay: Overlay | None, engine: str, notes: Notes
+) -> dict[tuple[int, int], Chip]:
+    """The offered chips with the factors of the scenario's calibration; one that changes nothing is said."""
+    if overlay is None:
+        return offered.chips
+    for chip in offered.chips.values():
+        overlay.note_chip(chip, notes)
+    if engine not in overlay.engines and not any(chip.id in overlay.chips for chip in offered.chips.values()):
+        named = ", ".join((*overlay.chips, *overlay.engines))
+        notes.warn(f"calibration: {overlay.file} changes nothing here: it is about {named}.")
+    return {place: overlay.chip(chip) for place, chip in offered.chips.items()}
+
+
+def _imported(offered: OfferedChips, overlay: Overlay | None, name: str | None) -> dict[str, Any]:
+    """Content of the files that the scenario names, by name, as far as it decides the plan."""
+    if overlay is None or name is None:
+        return offered.files
+    decides = {key: overlay.data[key] for key in ("chips", "engines") if key in overlay.data}
+    return {**offered.files, name: decides}
 
 
 # ---------------------------------------------------------------- identity

@@ -11,12 +11,11 @@ from pddplan.errors import InputError, Problem
 from pddplan.spec import catalogue
 from pddplan.spec.chips import FIGURE_KEYS
 from pddplan.spec.issues import KeyPath, format_key, shown
-from pddplan.spec.types import Chip
+from pddplan.spec.types import MAX_EFFICIENCY, Chip
 from pddplan.spec.yaml_source import Document, parse_document, read_text
 
 FILE_ENDINGS = (".yaml", ".yml", ".json")
 LARGEST = 1e9  # of any number of a chip, in the unit of its key
-MAX_EFFICIENCY = 1.05  # measurement noise above the physical limit that is still believed
 
 
 @dataclass

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from pddplan.spec import catalogue
+from pddplan.spec.calibration import Overlay
 from pddplan.spec.input import EngineInput, PrecisionInput
 from pddplan.spec.notes import Notes
 from pddplan.spec.profiles import DEFAULT_ENGINE
@@ -45,8 +46,11 @@ _AS_THEY_ARE = (
 )
 
 
-def resolve_engine(given: EngineInput | None, notes: Notes) -> Engine:
-    """The named profile (default generic); each of its numbers that the scenario leaves is an assumption."""
+def resolve_engine(given: EngineInput | None, notes: Notes, overlay: Overlay | None = None) -> Engine:
+    """The named profile (default generic); each of its numbers that the scenario leaves is an assumption.
+
+    What the scenario states goes before what ``overlay`` has fitted, and that before the profile.
+    """
     name = given.name.lower() if given is not None and given.name else None
     engine, assumptions = catalogue.load_engine(
         notes.default(name, "engine", DEFAULT_ENGINE, "no engine is named: the middle of the known ones")
@@ -65,6 +69,10 @@ def resolve_engine(given: EngineInput | None, notes: Notes) -> Engine:
     if "reserve_bytes" in changes and "exchange_bytes" not in changes:  # a reserve that is stated is the whole reserve
         changes["exchange_bytes"] = 0.0
         overridden.add("engine.exchange_gb")
+    if overlay is not None:
+        stated = {key.removeprefix("engine.") for key in overridden}
+        overlay.note_engine(engine, stated, notes)
+        engine = overlay.engine(engine, stated)
     for assumption in assumptions:
         unused = "memory_fraction" in changes and assumption.name.startswith("engine.outside_")
         if assumption.name not in overridden and not unused:

@@ -39,6 +39,20 @@ class Provenance:
     confidence: str
 
 
+MAX_EFFICIENCY = 1.05  # of a share that was measured: noise above the physical limit that is still believed
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Factors on the shares of a chip's efficiency curves, from a user's measurements; 1 leaves them as shipped."""
+
+    compute: float = 1.0  # of the compute roof: GEMM, grouped GEMM, attention
+    memory: float = 1.0  # of the memory bandwidth
+    communication: float = 1.0  # of the bandwidth between chips
+    file: str = field(default="", compare=False)  # where they stand, for messages
+    line: int | None = field(default=None, compare=False)
+
+
 @dataclass(frozen=True)
 class Chip:
     """A chip in four dimensions (compute per dtype, memory, memory bandwidth, interconnect) plus its node."""
@@ -71,6 +85,7 @@ class Chip:
     tdp_watts: float | None = None  # of the chip alone
     status: str = ""  # shipping | announced | discontinued
     usable_bytes: float | None = None  # of memory_bytes, what the driver leaves to programs; None: not known, all
+    calibration: Calibration = Calibration()
 
 
 # ---------------------------------------------------------------- sites, links
