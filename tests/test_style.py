@@ -82,7 +82,17 @@ def test_the_top_level_is_what_it_should_be() -> None:
     """A clone has these entries, dot files aside; what tools leave behind is ignored by git."""
     ignored = {line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines() if not line.startswith("#")}
     entries = {p.name for p in ROOT.iterdir() if not p.name.startswith(".")} - ignored
-    expected = {"pddplan", "hardware", "examples", "tests", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md"}
+    expected = {
+        "pddplan",
+        "hardware",
+        "examples",
+        "docs",
+        "tests",
+        "README.md",
+        "LICENSE",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+    }
     assert {e for e in entries if not e.endswith(".egg-info")} == {*expected, "pyproject.toml"}
 
 

@@ -128,7 +128,7 @@ def simulate(context: Context, network: Network, held: float, count: int, seed: 
     sent[order] = shared_line_unequal(begin[order], size[order], ceiling[order], move.capacity)
     exposed = np.maximum(begin + sent + ramp - end, 0.0) + move.delay_s
     assert atoms.weight.sum() == pytest.approx(1.0)
-    return (end + exposed - arrival + context.scenario.engine.router_delay_s)[count // 10 :]
+    return (end + exposed - arrival + context.router_s(True))[count // 10 :]
 
 
 @pytest.mark.parametrize("lines", [4, 8])
