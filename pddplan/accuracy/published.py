@@ -12,6 +12,7 @@ from pddplan.accuracy.score import GroupErrors
 from pddplan.spec.datafile import read_data_file
 
 SLACK = 0.10  # of the recorded error: what is worse is a step back
+ROUNDING = 0.05  # percent, of the recorded figures
 _NAME = "published points"
 Recorded = Mapping[str, float]
 """MAPE [percent] by ``key_of`` a group."""
@@ -52,6 +53,6 @@ def worse_than_recorded(groups: Sequence[GroupErrors], before: Recorded) -> tupl
     found += [
         f"{k}: MAPE {now[k]:.1f} %, recorded {was:.1f} %"
         for k, was in before.items()
-        if k in now and now[k] > was * (1.0 + SLACK)
+        if k in now and now[k] > (was + ROUNDING) * (1.0 + SLACK)
     ]
     return tuple(found)
