@@ -10,6 +10,7 @@ from pddplan.accuracy.calibrate import Calibrated, FittedFactor
 from pddplan.accuracy.records import Measurements, Part
 from pddplan.estimate.records import OperatingPoint, Workers
 from pddplan.spec.calibration import SCHEMA, Overlay, load_overlay
+from pddplan.spec.identity import Same
 from pddplan.spec.types import Calibration, Chip
 
 __all__ = ["apply", "calibrated_measurements", "load_overlay", "overlay_text"]
@@ -24,25 +25,12 @@ def apply(point: OperatingPoint, overlay: Overlay) -> OperatingPoint:
 
 def _workers(workers: Workers, overlay: Overlay) -> Workers:
     found = overlay.chips.get(workers.chip.id)
-    return workers if found is None else replace(workers, chip=_chip(_Same(workers.chip), found))
+    return workers if found is None else replace(workers, chip=_chip(Same(workers.chip), found))
 
 
-class _Same:
-    """A chip by identity: services are kept by it, so one chip under one calibration has to stay one record."""
-
-    def __init__(self, chip: Chip) -> None:
-        self.chip = chip
-
-    def __hash__(self) -> int:
-        return id(self.chip)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.chip is self.chip
-
-
-@lru_cache(maxsize=256)
-def _chip(same: _Same, calibration: Calibration) -> Chip:
-    return replace(same.chip, calibration=calibration)
+@lru_cache(maxsize=256)  # services are kept by their chip: under one calibration it has to stay one record
+def _chip(same: Same[Chip], calibration: Calibration) -> Chip:
+    return replace(same.value, calibration=calibration)
 
 
 def calibrated_measurements(measurements: Measurements, overlay: Overlay) -> Measurements:

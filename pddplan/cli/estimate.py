@@ -75,6 +75,7 @@ Mtp = Annotated[float | None, _text("--mtp", "TOKENS", "Accepted a step with spe
 Settings = Annotated[
     list[str] | None, _text("--set", "KEY=VALUE", "Of the engine, as engine.memory_fraction=0.8. Repeatable.")
 ]
+Calibration = Annotated[str | None, _text("--calibration", "FILE", "Factors that pddplan calibrate has fitted.")]
 Ops = Annotated[int, typer.Option("--ops", min=0, metavar="N", help="Ops shown of each pass; 0: none.")]
 Explain = Annotated[bool, typer.Option("--explain", help="List every assumption with its source.")]
 
@@ -122,6 +123,7 @@ def estimate(
     chunk_tokens: Chunk = None,
     mtp: Mtp = None,
     overrides: Settings = None,
+    calibration: Calibration = None,
     ops: Ops = OPS,
     explain: Explain = False,
     as_json: Json = False,
@@ -186,6 +188,7 @@ def _asked(given: Mapping[str, Any]) -> Asked:
         prefill=_counted(pools["prefill_"], split, 0),
         decode=_counted(pools["decode_"], split, 1),
         overrides=tuple(settings),
+        calibration=given["calibration"],
     )
     if problems:
         raise InputError(problems)

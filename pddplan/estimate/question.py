@@ -18,6 +18,7 @@ from pddplan.perf.candidates import tensor_ranks
 from pddplan.perf.curves import load_curves
 from pddplan.perf.instance import Parallelism, attention_groups
 from pddplan.perf.precision import kv_on, weights_on
+from pddplan.spec.calibration import Overlay, load_overlay
 from pddplan.spec.catalogue import chip_assumptions, load_chip, missing_problem
 from pddplan.spec.engine_overrides import engine_with
 from pddplan.spec.issues import closest
@@ -70,6 +71,7 @@ class Asked:
     prefill: AskedPool = AskedPool()
     decode: AskedPool = AskedPool()
     overrides: tuple[str, ...] = ()  # "engine.key=value"
+    calibration: str | None = None  # a file of fitted factors
 
 
 @dataclass(frozen=True)
@@ -86,10 +88,12 @@ def question(asked: Asked) -> Question:
     notes = Notes()
     problems = _number_problems(asked)
     mode = _mode(asked, problems)
+    file = asked.calibration
+    overlay = _named(problems, "calibration", lambda: load_overlay(file)) if file is not None else None
     model = _named(problems, "model", lambda: load_model(asked.model))
-    engine = _named(problems, "engine", lambda: engine_with(asked.engine, asked.overrides, notes))
+    engine = _named(problems, "engine", lambda: engine_with(asked.engine, asked.overrides, notes, overlay))
     pools = _asked_pools(asked, mode)
-    chips = [_chip(pool.chip, key, problems) for key, pool in pools]
+    chips = _calibrated([_chip(pool.chip, key, problems) for key, pool in pools], overlay, notes)
     _format_problems(asked, problems)
     if model is not None:
         for key, pool in pools:
@@ -183,6 +187,16 @@ def _chip(name: str | None, key: str, problems: list[Problem]) -> Chip | None:
     unplannable = missing_problem(chip, here) if chip is not None else None
     problems += [unplannable] if unplannable is not None else []
     return chip
+
+
+def _calibrated(chips: Sequence[Chip | None], overlay: Overlay | None, notes: Notes) -> list[Chip | None]:
+    """The chips with what was fitted to them, which is noted; the same record for the same chip."""
+    if overlay is None:
+        return list(chips)
+    changed = {chip.id: overlay.chip(chip) for chip in chips if chip is not None}
+    for chip in changed.values():
+        overlay.note_chip(chip, notes)
+    return [chip and changed[chip.id] for chip in chips]
 
 
 def _load_chip(name: str) -> Chip:

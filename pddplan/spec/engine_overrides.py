@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pddplan.errors import InputError, Problem
+from pddplan.spec.calibration import Overlay
 from pddplan.spec.notes import Notes
 from pddplan.spec.profiles import DEFAULT_ENGINE, load_engine
 from pddplan.spec.types import Engine
@@ -12,21 +13,21 @@ from pddplan.spec.types import Engine
 _PREFIX = "engine."
 
 
-def engine_with(name: str | None, overrides: Sequence[str], notes: Notes) -> Engine:
-    """The profile ``name`` (default generic), overrides applied; what is left of it is noted as assumed.
+def engine_with(name: str | None, overrides: Sequence[str], notes: Notes, overlay: Overlay | None = None) -> Engine:
+    """The profile ``name`` (default generic), fitted numbers and overrides applied; what is left is noted as assumed.
 
     Raises InputError for an unknown name, key or an impossible value.
     """
     chosen = notes.default(name and name.lower(), "engine", DEFAULT_ENGINE, "the middle of the known engines")
     engine, assumptions = load_engine(chosen)
-    if not overrides:
+    if not overrides and overlay is None:
         for assumption in assumptions:
             notes.add(assumption)
         return engine
-    return _overridden(chosen, overrides, notes)
+    return _overridden(chosen, overrides, notes, overlay)
 
 
-def _overridden(name: str, overrides: Sequence[str], notes: Notes) -> Engine:
+def _overridden(name: str, overrides: Sequence[str], notes: Notes, overlay: Overlay | None) -> Engine:
     """The same checks and messages as for ``engine:`` of a scenario."""
     from pydantic import ValidationError, create_model  # only where something is overridden
 
@@ -49,4 +50,4 @@ def _overridden(name: str, overrides: Sequence[str], notes: Notes) -> Engine:
         raise InputError([*problems, *problems_of(error, document, normalise(document))]) from None
     if problems:
         raise InputError(problems)
-    return resolve_engine(given.engine, notes)  # type: ignore[attr-defined]
+    return resolve_engine(given.engine, notes, overlay)  # type: ignore[attr-defined]

@@ -193,3 +193,27 @@ def test_what_is_missing_is_named(missing: str, capsys: Captured) -> None:
     assert main(BASE[:at] + BASE[at + 2 :]) == 2
     captured = capsys.readouterr()
     assert missing in captured.err and len(captured.err.splitlines()) == 1
+
+
+def test_fitted_factors_go_before_the_profile_and_what_is_stated_before_them(capsys: Captured, tmp_path: Path) -> None:
+    file = tmp_path / "fitted.yaml"
+    file.write_text(
+        "schema: pddplan.overlay/1\n"
+        "chips: {nvidia-h100-sxm: {memory: 0.8}}\n"
+        "engines: {generic: {step_overhead_ms: 9}}\n"
+    )
+    plain = payload(capsys, RUNS["aggregated"][:-2])
+    fitted = payload(capsys, [*RUNS["aggregated"][:-2], "--calibration", str(file)])
+    stated = payload(
+        capsys, [*RUNS["aggregated"][:-2], "--calibration", str(file), "--set", "engine.step_overhead_ms=0"]
+    )
+    assert plain["tpot_ms"] < stated["tpot_ms"] < fitted["tpot_ms"] - 8
+    assumed = {a["name"]: (a["value"], a["source"]) for a in fitted["assumptions"]}
+    assert assumed["engine.step_overhead_ms"] == (9, "fitted")
+    assert assumed["nvidia-h100-sxm.calibration.memory"] == (0.8, "fitted")
+    assert len(assumed) == len(fitted["assumptions"])
+
+
+def test_a_calibration_that_is_missing(capsys: Captured) -> None:
+    assert main([*BASE, "--calibration", "nowhere.yaml"]) == 2
+    assert "nowhere.yaml: no such file" in capsys.readouterr().err
