@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +48,7 @@ class ClosedPoint:
     def decode_workers(self) -> int:
         return self.point.pools[-1].count if self.decode is not None else 1
 
-    @property
+    @cached_property
     def ranks(self) -> float:
         """Attention ranks of an aggregated worker that have a user at all; they keep step and are run as one."""
         users = self.users / self.decode_workers
@@ -59,7 +60,7 @@ class ClosedPoint:
         aggregated = isinstance(self.decode, RooflineAggregated)
         return self.users / self.decode_workers / self.ranks if aggregated else self.users
 
-    @property
+    @cached_property
     def slots(self) -> float:
         """Requests that may decode at once in what is run as one."""
         service = self.decode
@@ -70,7 +71,7 @@ class ClosedPoint:
             return pools.usable(most) / service.parallelism.dp
         return pools.usable(most) * self.decode_workers
 
-    @property
+    @cached_property
     def run_users(self) -> float:
         """Users that are run: with twice as many as there are slots the loop is saturated, and one more only waits."""
         return min(self.unit_users, max(SATURATED * self.slots, 1.0))
@@ -80,7 +81,7 @@ class ClosedPoint:
         """Prefill workers that one representative user's prompts are spread over, see ``servers``."""
         return self.point.pools[0].count / self.servers if self.prefill is not None else 1.0
 
-    @property
+    @cached_property
     def servers(self) -> int:
         """Prefill workers as run: where a representative user stands for w others, w of them work as one."""
         if self.prefill is None:
@@ -198,15 +199,20 @@ def _loop(points: Sequence[ClosedPoint]) -> Loop:
         mixed=np.array([e.mtp_accepted_tokens for e in engines]),
         poll_steps=np.array([0.5 * e.poll_steps for e in engines]),
         output_steps=np.array([e.first_output_steps for e in engines]),
-        transfer_s=np.array([_transfer_s(p) for p in points]),
+        transfer_s=_transfer_s(points),
         turnaround_s=np.full(len(points), TURNAROUND_S),
     )
 
 
-def _transfer_s(closed: ClosedPoint) -> float:
-    if closed.point.mode != "disaggregated":
-        return 0.0
-    assert closed.prefill is not None
-    point = closed.point
-    seconds = float(closed.prefill.request_time_s(pools.mean_new(point.lengths), pools.mean_cached(point.lengths), 0.0))
-    return kv_transfer_s(point, seconds)
+def _transfer_s(points: Sequence[ClosedPoint]) -> Array:
+    """Exposed time of a mean request's KV (points,) [s]; 0 without a transfer."""
+    found = np.zeros(len(points))
+    for rows in _by_service(points):
+        prefill = points[rows[0]].prefill
+        if prefill is None or points[rows[0]].point.mode != "disaggregated":
+            continue
+        lengths = [points[r].point.lengths for r in rows]
+        new, cached = [pools.mean_new(s) for s in lengths], [pools.mean_cached(s) for s in lengths]
+        seconds = prefill.request_time_s(new, cached, 0.0)
+        found[rows] = [kv_transfer_s(points[r].point, float(t)) for r, t in zip(rows, seconds, strict=True)]
+    return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,22 +71,36 @@ def _wait(times: np.ndarray, rate: float, units: int, name: str) -> tuple[float,
     return law.mean_s, mean
 
 
+def _batch(following: Callable[[float], float], limit: float) -> tuple[float, bool]:
+    """(x, True) for the smallest x = following(x), or (what would follow, False) where that is above ``limit``.
+
+    From 0 by secants: ``following`` rises and is convex (steps get longer with their batch), so they stay below.
+    """
+    before, at_before = 0.0, following(0.0)
+    x = at_before
+    for _ in range(ROUNDS):
+        if x > limit:
+            return x, False
+        y = following(x)
+        if y > limit or abs(y - x) <= TOLERANCE * max(x, 1.0):
+            return y, y <= limit
+        slope = (y - at_before) / (x - before)
+        before, at_before = x, y
+        x = min(x + (y - x) / (1.0 - slope), max(limit, y)) if slope < 1.0 else y
+    return x, True
+
+
 def _decode(point: OperatingPoint, service: pools.Service, rate: float) -> tuple[float, float] | Excuse:
-    """(TPOT, running requests of the pool): B = rate E[n] TPOT(B / workers), from below; an excuse where it has no
-    end or needs more slots than there are."""
+    """(TPOT, running requests of the pool): B = rate E[n] TPOT(B / workers); an excuse where it has no end or needs
+    more slots than there are."""
     workers = point.pools[-1].count
     most, bound = pools.most_requests(point, service)
     tokens = pools.mean_output(point.lengths)
-    running, tpot = 0.0, 0.0
-    for _ in range(ROUNDS):
-        tpot = pools.decode_step_s(point, service, running / workers)
-        following = rate * tokens * tpot
-        if following > most * workers:
-            return Excuse(bound, following / workers, most, "running per worker", "decode")
-        if abs(following - running) <= TOLERANCE * max(running, 1.0):
-            break
-        running = following
-    return tpot, running
+    limit = most * workers
+    running, fits = _batch(lambda b: rate * tokens * pools.decode_step_s(point, service, b / workers), limit)
+    if not fits:
+        return Excuse(bound, running / workers, most, "running per worker", "decode")
+    return running / (rate * tokens), running
 
 
 def _aggregated(point: OperatingPoint, service: RooflineAggregated, rate: float) -> OpenResult | Excuse:
@@ -95,21 +111,30 @@ def _aggregated(point: OperatingPoint, service: RooflineAggregated, rate: float)
     chunk = min(float(point.engine.chunk_tokens), new)
     before = pools.mean_cached(lengths) + 0.5 * (new - chunk)
     most, bound = pools.most_requests(point, service)
-    running, tpot, share, mixed = 0.0, 0.0, 0.0, 0.0
-    for _ in range(ROUNDS):
-        each = running / workers
-        mixed = float(service.step_time_s(each, context, chunk, before))
-        plain = float(service.step_time_s(each, context, 0.0))
-        share = rate * new / chunk * mixed / (workers * dp)
+
+    def steps(running: float) -> tuple[float, float]:
+        """(step with a chunk [s], share of the time that has one)."""
+        mixed = float(service.step_time_s(running / workers, context, chunk, before))
+        return mixed, rate * new / chunk * mixed / (workers * dp)
+
+    overload: list[float] = []
+
+    def following(running: float) -> float:
+        mixed, share = steps(running)
         if share >= 1.0:
-            return Excuse("prefill_utilization", share, 1.0, "", "aggregated")
+            overload.append(share)
+            return math.inf
+        plain = float(service.step_time_s(running / workers, context, 0.0))
         tpot = 1.0 / ((share / mixed + (1.0 - share) / plain) * accepted)
-        following = rate * pools.mean_output(lengths) * tpot
-        if following > most * workers:
-            return Excuse(bound, following / workers, most, "running per worker", "aggregated")
-        if abs(following - running) <= TOLERANCE * max(running, 1.0):
-            break
-        running = following
+        return rate * pools.mean_output(lengths) * tpot
+
+    running, fits = _batch(following, most * workers)
+    if overload:
+        return Excuse("prefill_utilization", overload[0], 1.0, "", "aggregated")
+    if not fits:
+        return Excuse(bound, running / workers, most, "running per worker", "aggregated")
+    mixed, _ = steps(running)
+    tpot = running / (rate * pools.mean_output(lengths))
     times = mixed * np.maximum(new / chunk * pools.uniform_quantiles(lengths.shortest) / lengths.mean_share, 1e-9)
     stage = _wait(times, rate, workers * dp, "prefill_utilization")
     if isinstance(stage, Excuse):
