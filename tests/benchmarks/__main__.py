@@ -17,6 +17,7 @@ from pddplan.llm.catalogue import load_model
 from pddplan.perf.candidates import candidate_instances
 from pddplan.perf.service import RooflineDecode, decode_service
 from pddplan.spec.catalogue import examples_dir
+from tests.benchmarks import estimates
 from tests.benchmarks.processes import Measured, measure
 
 BASE = [sys.executable, "-c", "import numpy, scipy.optimize"]
@@ -79,3 +80,5 @@ def step_times() -> None:
 if __name__ == "__main__":
     processes()
     step_times()
+    print()
+    estimates.many()
