@@ -94,8 +94,9 @@ def run_loop(loop: Loop, decode: StepGrid, passes: StepGrid) -> LoopResult:
 
 def spread_lengths(users: int, rounds: int, phase: float) -> Array:
     """Uniform shares of the spread (users, rounds): a golden-ratio sequence, so that few representative requests cover
-    the range evenly and a point's answer doesn't depend on its neighbours."""
-    index = np.arange(users * rounds).reshape(rounds, users).T
+    the range evenly. A user's shares are the same however many users and rounds there are: a point's answer doesn't
+    depend on its neighbours."""
+    index = np.arange(users)[:, None] + MOST_USERS * np.arange(rounds)[None, :]
     return np.asarray(np.mod(phase + index * GOLDEN, 1.0))
 
 
@@ -191,13 +192,8 @@ class _State:
         if not rows.size:
             return np.asarray(begins)
         taken, volume = self._take(rows, waiting[rows], held[rows])
-        chunk = self.loop.chunk[rows]
-        full = np.floor(volume / chunk + 1e-9)
-        rest = volume - full * chunk
-        rest = np.where(rest > 1e-6, rest, 0.0)
         beside = np.where(self.separate[rows], 0.0, active[rows])
-        seconds = full * passes.at(beside, chunk, rows) + np.where(rest > 0, passes.at(beside, rest, rows), 0.0)
-        count = full + (rest > 0)
+        seconds, count = self._passes_s(rows, beside, volume, passes)
         end = self.now[rows] + seconds
         waited = np.where(taken, self.now[rows, None] - self.arrival[rows], 0.0)
         common = self.turn[rows] == 0
@@ -216,6 +212,15 @@ class _State:
             self._advance(shared, count[here], seconds[here] / np.maximum(count[here], 1.0), self.loop.mixed[shared])
         return np.asarray(begins)
 
+    def _passes_s(self, rows: Index, beside: Array, volume: Array, passes: StepGrid) -> tuple[Array, Array]:
+        """(time, number) of the passes that ``volume`` prompt tokens take: full chunks and the rest."""
+        chunk = self.loop.chunk[rows]
+        full = np.floor(volume / chunk + 1e-9)
+        rest = volume - full * chunk
+        rest = np.where(rest > 1e-6, rest, 0.0)
+        seconds = full * passes.at(beside, chunk, rows) + np.where(rest > 0, passes.at(beside, rest, rows), 0.0)
+        return seconds, full + (rest > 0)
+
     def _own_passes(
         self, rows: Index, taken: Mask, beside: Array, seconds: Array, count: Array, passes: StepGrid
     ) -> Array:
@@ -228,8 +233,10 @@ class _State:
         common = (taken & (self.turn[rows] == 0)).sum(axis=1)
         users = taken.sum(axis=1)
         together = np.where(several, 0.5 + 0.5 / np.maximum(count, 1.0), 1.0) * seconds
-        volume = np.minimum(self.loop.new_tokens[rows] * np.maximum(users, 1), self.loop.chunk[rows])
-        alone = np.where(several, np.minimum(passes.at(beside, volume, rows), seconds), seconds)
+        new, chunk = self.loop.new_tokens[rows], self.loop.chunk[rows]
+        volume = np.maximum(new, np.minimum(new * np.maximum(users, 1), chunk))
+        own = self._passes_s(rows, beside, volume, passes)[0]
+        alone = np.where(several, np.minimum(own, seconds), seconds)
         return np.asarray(common * together + (users - common) * alone)
 
     def _take(self, rows: Index, waiting: Mask, held: Array) -> tuple[Mask, Array]:
@@ -340,8 +347,9 @@ class _State:
         A representative user's requests come as a batch of ``weight``, those of real users one by one. A loop of
         separate prefill workers keeps its waves: what the batches add is ``(weight - 1) rho s / (2 (1 - rho))`` (M/D/1
         with and without batches, s the work per prompt). Where prompts take the place of decode steps, passes pull
-        users apart, and what is waited beyond a saturated loop, ``users x s - the rest of the cycle``, falls by
-        ``weight``. Source: the served rows of equal lengths, whose first tokens don't wait in waves.
+        users apart, and what is waited beyond a saturated loop, ``users x s - the rest of the cycle``, or for a
+        slot, ``(users - slots) / rate``, falls by ``weight``.
+        Source: the served rows of equal lengths, whose first tokens don't wait in waves.
         """
         loop = self.loop
         weight, users = self.weight[ended], loop.users[ended]
@@ -351,7 +359,10 @@ class _State:
         share = 0.5 * (1.0 + loop.shortest[ended])
         answer = result.tpot_s[target] * np.maximum(loop.output_tokens[ended] * share - 1.0, 0.0)
         rest = answer + result.prefill_s[target] + result.transfer_s[target] + loop.turnaround_s[ended]
-        saturated = np.maximum(users * work - rest, 0.0)
+        turns = done * weight / np.maximum(self.now[ended], 1e-12)
+        for_slots = np.maximum(users - loop.slots[ended], 0.0) / turns
+        saturated = np.maximum(users * work - rest, np.where(self.separate[ended], 0.0, for_slots))
+        saturated = np.maximum(saturated, 0.0)
         mean = sums["queue"] / later
         load = np.minimum(users * work / np.maximum(rest + mean, 1e-12), 0.95)
         batches = 0.5 * (weight - 1.0) * load * work / (1.0 - load)

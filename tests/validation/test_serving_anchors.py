@@ -223,6 +223,7 @@ def test_llama_70b_on_vllm(measured: dict[str, float]) -> None:
         times[tp] = 1e3 * decode.step_time_s(np.array([1.0, 32.0]), 1500.0)
     print(f"\nTP8 {times[8].round(1)} ms, measured {measured['APX-70B-8TP-LO']} to {measured['APX-70B-8TP-HI']}")
     print(f"TP4 {times[4].round(1)} ms, measured {measured['APX-70B-4TP']}")
-    assert times[8][0] == pytest.approx(measured["APX-70B-8TP-LO"], rel=0.25)
-    assert times[8][1] == pytest.approx(measured["APX-70B-8TP-HI"], rel=0.25)
-    assert times[4].mean() == pytest.approx(measured["APX-70B-4TP"], rel=0.25)
+    # vLLM of 2024, whose host took longer; the profile is fitted to runs of 2025: below, by a third at most
+    pairs = ((times[8][0], "APX-70B-8TP-LO"), (times[8][1], "APX-70B-8TP-HI"), (times[4].mean(), "APX-70B-4TP"))
+    for predicted, row in pairs:
+        assert 0.67 * measured[row] <= predicted <= 1.05 * measured[row], row
