@@ -97,10 +97,10 @@ def test_recorded_errors_are_those_of_the_shipped_profiles(rows: tuple[Predicted
 
 
 def test_order_within_a_sweep(rows: tuple[Predicted, ...]) -> None:
-    """Median Spearman at least 0.96 (bar 0.97), tenth percentile 0.85; the first choice within 5 %."""
+    """Median Spearman at least 0.97, tenth percentile 0.85; the first choice within 5 %."""
     found = next(o for o in orders(rows) if o.metric == "tpot_ms" and o.who == "ours")
     print(found)
-    assert found.median >= 0.96
+    assert found.median >= 0.97
     assert found.tenth_percentile >= 0.85
     assert found.median_regret <= 5.0
 
