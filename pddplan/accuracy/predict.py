@@ -83,7 +83,7 @@ def _predicted(row: MeasuredRow, answers: Sequence[Answer]) -> Predicted:
         if isinstance(answer, Excuse):
             excuses.append(answer)
         else:
-            figures |= {m: v for m, v in figures_of(part.point, answer).items() if m in part.metrics}
+            figures |= {m: v for m, v in figures_of(answer).items() if m in part.metrics}
     if figures:
         return Predicted(row, figures, "", fitted)
     why = "; ".join(dict.fromkeys(excuse_text(e) for e in excuses)) or "the model gives none of what was measured"
@@ -91,20 +91,13 @@ def _predicted(row: MeasuredRow, answers: Sequence[Answer]) -> Predicted:
     return Predicted(row, None, why, fitted, reason)
 
 
-def figures_of(point: OperatingPoint, answer: Estimate) -> Figures:
-    """The four metrics of an estimate, in their units; without those that its mode doesn't have.
-
-    An aggregated instance makes both kinds of tokens on all its chips: request rate x mean tokens / chips.
-    """
-    prefill, decode = answer.prefill_tokens_per_s_per_chip, answer.decode_tokens_per_s_per_chip
-    if point.mode == "aggregated":
-        rate = answer.request_rate_per_s * point.lengths.mean_share / point.chips
-        prefill, decode = rate * point.lengths.input_tokens, rate * point.lengths.output_tokens
+def figures_of(answer: Estimate) -> Figures:
+    """The four metrics of an estimate, in their units; without those that its mode doesn't have."""
     found = {
         "ttft_ms": None if answer.ttft is None else answer.ttft.mean / MS,
         "tpot_ms": None if answer.tpot_s is None else answer.tpot_s / MS,
-        "prefill_tok_s_per_chip": prefill,
-        "decode_tok_s_per_chip": decode,
+        "prefill_tok_s_per_chip": answer.prefill_tokens_per_s_per_chip,
+        "decode_tok_s_per_chip": answer.decode_tokens_per_s_per_chip,
     }
     return {m: v for m in METRICS if (v := found[m]) is not None and math.isfinite(v)}
 

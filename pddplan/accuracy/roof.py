@@ -56,7 +56,7 @@ def impossible(rows: Sequence[MeasuredRow]) -> tuple[Impossible, ...]:
 
 
 def _broken(observed: Observation, answer: Answer) -> Impossible | None:
-    least = None if isinstance(answer, Excuse) else figures_of(observed.point, answer).get(observed.metric)
+    least = None if isinstance(answer, Excuse) else figures_of(answer).get(observed.metric)
     if least is None or observed.measured >= least:
         return None
     return Impossible(observed.row, observed.metric, observed.measured, least)

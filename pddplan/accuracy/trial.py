@@ -67,8 +67,8 @@ class Trial:
         }
         new = {k: pair for k, pair in wanted.items() if k not in self._known}
         answers = estimate_many([self._changed.point(*pair) for pair in new.values()]) if new else []
-        for (k, (point, _)), answer in zip(new.items(), answers, strict=True):
-            self._known[k] = {} if isinstance(answer, Excuse) else figures_of(point, answer)
+        for k, answer in zip(new, answers, strict=True):
+            self._known[k] = {} if isinstance(answer, Excuse) else figures_of(answer)
         return np.array([self._logs_at(values) for values in vectors]) - self._logs
 
     def _logs_at(self, values: Values) -> list[float]:

@@ -11,7 +11,6 @@ from pddplan.estimate.closed_loop import LoopResult
 from pddplan.estimate.open_loop import OpenResult, run_open
 from pddplan.estimate.records import Estimate, Mode, OperatingPoint, PoolMemory, TtftParts, pool_roles
 from pddplan.perf.host import first_output_s
-from pddplan.perf.service import RooflinePrefill
 
 NEARLY_ALL = 0.98  # of the slots: the rest is rounding
 WHOLE_LOOP = 0.9  # of the users: what the others wait for is mostly the common start
@@ -103,8 +102,9 @@ def _assemble(
     lengths = point.lengths
     inputs, outputs = pools.mean_input(lengths), pools.mean_output(lengths)
     first, last = point.pools[0], point.pools[-1]
-    prefilled = rate * inputs / first.chips if isinstance(services[0], RooflinePrefill) else None
-    decoded = rate * outputs / last.chips if point.mode in ("decode", "disaggregated") else None
+    # an aggregated instance makes both kinds of tokens on all its chips
+    prefilled = rate * inputs / first.chips if point.mode != "decode" else None
+    decoded = rate * outputs / last.chips if point.mode != "prefill" else None
     tokens = {"prefill": inputs, "decode": outputs}.get(point.mode, inputs + outputs)
     memory = tuple(
         _memory(point, role, service, running / workers.count)

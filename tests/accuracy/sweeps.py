@@ -42,9 +42,9 @@ def sweep(
     answers = estimate_many([changed.point(point, true) for point in points])
     random = np.random.default_rng(7)
     rows: list[MeasuredRow] = []
-    for row, point, answer in zip(read.rows, points, answers, strict=True):
+    for row, answer in zip(read.rows, answers, strict=True):
         assert not isinstance(answer, Excuse)
-        figures = figures_of(point, answer)
+        figures = figures_of(answer)
         rows.append(
             replace(row, measured={m: figures[m] * float(np.exp(noise * random.standard_normal())) for m in TIMES})
         )

@@ -93,15 +93,6 @@ def test_rows_without_a_prediction_and_why(asked: Asked) -> None:
     assert len(asked) == 2  # only points are asked
 
 
-def test_rates_of_an_aggregated_instance_are_over_all_its_chips(asked: Asked) -> None:
-    """One request a second of 1,024 + 256 tokens, on four chips."""
-    cells = own(tp=4, prefill_tok_s_per_chip=512, decode_tok_s_per_chip=64)
-    (row,) = validate(read(OWN, cells)).rows
-    assert row.figures is not None
-    assert row.figures["prefill_tok_s_per_chip"] == pytest.approx(256)
-    assert row.figures["decode_tok_s_per_chip"] == pytest.approx(64)
-
-
 def test_two_questions_of_one_row(asked: Asked) -> None:
     cells = serving(mode="prefill+decode isolated", model="llama2-70b", weight_dtype="fp16", parallelism="TP8")
     (row,) = validate(read(SERVING, cells | {"osl": 128, "concurrency": 5, "ttft_ms": 53, "tpot_ms": 30})).rows

@@ -32,3 +32,16 @@ def test_python_api(first: str) -> None:
 
 def test_all_names_are_there() -> None:
     assert all(getattr(pddplan, name) is not None for name in pddplan.__all__)
+
+
+def test_rates_of_an_aggregated_instance_are_over_all_its_chips() -> None:
+    workers = pddplan.Workers(pddplan.load_chip("h100"), pddplan.Parallelism(tp=2), 2, "fp8", "fp8")
+    engine, model = pddplan.load_engine("vllm"), pddplan.load_model("qwen3-32b")
+    lengths = pddplan.Lengths(2000, 200, shortest=0.8)
+    asked = pddplan.OperatingPoint("aggregated", model, engine, (workers,), lengths, concurrency=8.0)
+    found = pddplan.estimate(asked)
+    assert isinstance(found, pddplan.Estimate)
+    rate = found.request_rate_per_s / 4
+    assert found.prefill_tokens_per_s_per_chip == pytest.approx(rate * 1800)
+    assert found.decode_tokens_per_s_per_chip == pytest.approx(rate * 180)
+    assert found.total_tokens_per_s_per_chip == pytest.approx(rate * 1980)
