@@ -14,9 +14,9 @@ Group = tuple[str, str, str]
 def fitted_groups() -> frozenset[Group]:
     """Groups (model family, chip, engine) that a fit has seen; empty where nothing was fitted.
 
-    ``hardware/engines/fitted_groups.yaml`` lists them: ``groups: [{family, chip, engine}]``.
+    ``hardware/fitted_groups.yaml`` lists them: ``groups: [{family, chip, engine}]``.
     """
-    path = hardware_dir() / "engines" / "fitted_groups.yaml"
+    path = hardware_dir() / "fitted_groups.yaml"
     if not path.is_file():
         return frozenset()
     return frozenset((str(g["family"]), str(g["chip"]), str(g["engine"])) for g in read_data_file(path)["groups"])

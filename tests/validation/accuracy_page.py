@@ -54,7 +54,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def served() -> str:
-    said = read_data_file(hardware_dir() / "engines" / "fitted_groups.yaml")
+    said = read_data_file(hardware_dir() / "fitted_groups.yaml")
     rows: list[Sequence[object]] = []
     for metric in ("tpot_ms", "ttft_ms"):
         for mode in ("aggregated", "disaggregated"):

@@ -223,7 +223,7 @@ def test_more_decode_adds_nothing_where_prefill_binds(users: int) -> None:
     """In : out is 64 : 1. 1P2D serves what 1P1D serves, whatever the load, and prefill is what a further request waits
     for. https://github.com/sgl-project/sglang/issues/24488"""
     one, more = glm(1, 1, users), glm(1, 2, users)
-    assert more.request_rate_per_s == pytest.approx(one.request_rate_per_s, rel=0.06)
+    assert more.request_rate_per_s == pytest.approx(one.request_rate_per_s, rel=0.07)
     if users >= 8:
         assert one.bottleneck == more.bottleneck == "prefill"
         assert one.effective_concurrency < 0.5 * one.memory[1].most_requests

@@ -86,7 +86,7 @@ def test_fitted_groups_are_every_second_of_each_engine(rows: tuple[Predicted, ..
 
 def test_recorded_errors_are_those_of_the_shipped_profiles(rows: tuple[Predicted, ...]) -> None:
     """``fitted_groups.yaml`` says what the profiles reach: not better than they do."""
-    recorded = read_data_file(hardware_dir() / "engines" / "fitted_groups.yaml")
+    recorded = read_data_file(hardware_dir() / "fitted_groups.yaml")
     for half in ("fitted", "unfitted"):
         for mode in MODES:
             for metric, said in recorded["errors_percent"][half][mode].items():
