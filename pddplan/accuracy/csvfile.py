@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pddplan.errors import InputError, Problem
+from pddplan.spec.user_file import decoded, read_bytes, refusal
 
 MAX_BYTES = 16 * 2**20
 COMMENT = "#"
 _SEPARATORS = ",;\t"
+_AS_TEXT = "Save the table as CSV in UTF-8."
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,6 @@ class Table:
     misfits: dict[int, int]
 
 
-def refusal(file: str, message: str, fix: str = "", line: int | None = None, key: str = "") -> InputError:
-    return InputError(Problem(message, key=key, file=file, line=line, fix=fix))
-
-
 def read_table(path: str) -> Table:
     """Header and rows of a file, ``-`` for standard input; InputError for what is no table."""
     return parse_table(*read_text(path))
@@ -36,32 +32,16 @@ def read_table(path: str) -> Table:
 
 def read_text(path: str, fix: str = "Give a CSV of measurements, or none for the shipped points.") -> tuple[str, str]:
     """(text, name for messages) of a file of measurements; ``fix``: what to do where there is no such file."""
-    file = "<stdin>" if path == "-" else path
-    return _text(path, file, fix), file
-
-
-def _text(path: str, file: str, fix: str) -> str:
-    try:
-        if path == "-":
-            raw = sys.stdin.buffer.read(MAX_BYTES + 1)
-        else:
-            with open(path, "rb") as stream:
-                raw = stream.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise refusal(file, "no such file.", fix) from None
-    except IsADirectoryError:
-        raise refusal(file, "is a directory.", "Name a file of measurements in it.") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise refusal(file, f"can't be read: {reason}.", "Check the path and its permissions.") from None
-    if len(raw) > MAX_BYTES:
-        raise refusal(file, f"is larger than {MAX_BYTES // 2**20} MiB.", "Split it, or keep the rows you need.")
+    raw, file = read_bytes(
+        path,
+        MAX_BYTES,
+        missing=fix,
+        folder="Name a file of measurements in it.",
+        size="Split it, or keep the rows you need.",
+    )
     if b"\0" in raw:
-        raise refusal(file, "is not a text file.", "Save the table as CSV in UTF-8.")
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise refusal(file, "is not text (UTF-8).", "Save the table as CSV in UTF-8.") from None
+        raise refusal(file, "is not a text file.", _AS_TEXT)
+    return decoded(raw, file, _AS_TEXT), file
 
 
 def parse_table(text: str, file: str) -> Table:

@@ -244,9 +244,7 @@ def write(fitted: Mapping[str, Mapping[str, float]], rows: Sequence[MeasuredRow]
     groups = [dict(zip(("family", "chip", "engine"), group, strict=True)) for group in halves(rows)[0]]
     body = {"date": date, "errors_percent": report(rows, fitted), "left_out_tpot_percent": families, "groups": groups}
     head = "# Written by `python -m pddplan.accuracy.engine_fit DIR --write DATE`; change the fit, not this file.\n"
-    (hardware_dir() / "fitted_groups.yaml").write_text(
-        head + yaml.safe_dump(body, sort_keys=False), "utf-8"
-    )
+    (hardware_dir() / "fitted_groups.yaml").write_text(head + yaml.safe_dump(body, sort_keys=False), "utf-8")
 
 
 def main(arguments: Sequence[str]) -> int:

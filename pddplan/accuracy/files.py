@@ -10,10 +10,11 @@ from typing import Any
 
 from pddplan.accuracy import bench_rows, infera_rows, inferencex_rows
 from pddplan.accuracy.contract_rows import COLUMNS, REQUIRED_COLUMNS, contract_row
-from pddplan.accuracy.csvfile import parse_table, read_text, refusal
+from pddplan.accuracy.csvfile import parse_table, read_text
 from pddplan.accuracy.numbers import Row
 from pddplan.accuracy.records import MeasuredRow, Measurements
 from pddplan.accuracy.rows import LAYOUTS, measurements_of
+from pddplan.spec.user_file import refusal
 
 _NO_FILE = "Give measurements: a CSV as pddplan validate reads it, or the JSON of a benchmark."
 KINDS = "vLLM or SGLang benchmark results, InferenceX rows, a profile.json of AMD Infera's planner"

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from pddplan.accuracy import contract_rows, e2e_rows, serving_rows
 from pddplan.accuracy.assemble import without_point
-from pddplan.accuracy.csvfile import Table, read_table, refusal
+from pddplan.accuracy.csvfile import Table, read_table
 from pddplan.accuracy.numbers import Row
 from pddplan.accuracy.records import MeasuredRow, Measurements
+from pddplan.spec.user_file import refusal
 
 _ALIKE = 0.8  # of 1: how near a header must be to a known column to be a slip of the pen
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +15,9 @@ from typing import Any
 
 import yaml
 
-from pddplan.errors import InputError, Problem
+from pddplan.errors import Problem
 from pddplan.spec.issues import KeyPath, format_key, shown
+from pddplan.spec.user_file import decoded, read_bytes, refusal
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 50
@@ -80,36 +80,14 @@ class Document:
 
 def read_text(path: str | Path, words: Wording = SCENARIO) -> tuple[str, str]:
     """(text, name for messages) of a file, or of standard input for ``-``."""
-    name = "<stdin>" if str(path) == "-" else str(path)
-    try:
-        if name == "<stdin>":
-            raw = sys.stdin.buffer.read(MAX_BYTES + 1)
-        else:
-            with open(path, "rb") as stream:
-                raw = stream.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise _refusal(name, "no such file.", words.start) from None
-    except IsADirectoryError:
-        raise _refusal(name, "is a directory.", words.folder) from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise _refusal(name, f"can't be read: {reason}.", "Check the path and its permissions.") from None
-    if len(raw) > MAX_BYTES:
-        raise _refusal(name, "is larger than 1 MiB.", words.size)
-    try:
-        return raw.decode("utf-8-sig"), name
-    except UnicodeDecodeError:
-        raise _refusal(name, "is not text (UTF-8).", f"Save the {words.noun} as UTF-8 YAML or JSON.") from None
-
-
-def _refusal(file: str, message: str, fix: str, line: int | None = None, key: str = "") -> InputError:
-    return InputError(Problem(message, key=key, file=file, line=line, fix=fix))
+    raw, name = read_bytes(path, MAX_BYTES, missing=words.start, folder=words.folder, size=words.size)
+    return decoded(raw, name, f"Save the {words.noun} as UTF-8 YAML or JSON."), name
 
 
 def parse_document(text: str, file: str, words: Wording = SCENARIO) -> Document:
     """Parse YAML or JSON; duplicate keys and tags are in ``problems``. Raises InputError where nothing can be read."""
     if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
-        raise _refusal(file, "is larger than 1 MiB.", words.size)
+        raise refusal(file, "is larger than 1 MiB.", words.size)
     text = text.removeprefix("\ufeff")
     if text.lstrip().startswith("{"):
         from pddplan.spec.json_source import events as json_events
@@ -125,10 +103,10 @@ def parse_document(text: str, file: str, words: Wording = SCENARIO) -> Document:
         mark = error.problem_mark or error.context_mark
         line = min(mark.line, text.rstrip("\n").count("\n")) + 1 if mark else None
         what = f"is not valid YAML: {error.problem or error.context}."
-        raise _refusal(file, what, _syntax_fix(error, words), line) from None
+        raise refusal(file, what, _syntax_fix(error, words), line) from None
     except (yaml.YAMLError, UnicodeError):
         fix = f"Save the {words.noun} as UTF-8 YAML or JSON."
-        raise _refusal(file, "holds characters that are not text.", fix) from None
+        raise refusal(file, "holds characters that are not text.", fix) from None
 
 
 def _syntax_fix(error: yaml.MarkedYAMLError, words: Wording) -> str:
@@ -183,13 +161,13 @@ class _Composer:
                 documents += 1
                 if documents > 1:
                     fix = f"Keep one {self.words.noun} a file."
-                    raise _refusal(self.file, "holds more than one YAML document.", fix)
+                    raise refusal(self.file, "holds more than one YAML document.", fix)
             elif isinstance(event, yaml.NodeEvent):
                 root = self.node(event, ())
         if documents == 0 or root is None:
-            raise _refusal(self.file, "is empty.", self.words.start)
+            raise refusal(self.file, "is empty.", self.words.start)
         if not isinstance(root, dict):
-            raise _refusal(self.file, f"holds {shown(root)}, not keys with values.", self.words.keys, 1)
+            raise refusal(self.file, f"holds {shown(root)}, not keys with values.", self.words.keys, 1)
         return Document(root, self.file, self.lines, problems=self.problems)
 
     def node(self, event: Any, path: KeyPath) -> Any:
@@ -220,15 +198,15 @@ class _Composer:
     def check_size(self, line: int, path: KeyPath, depth_below: int) -> None:
         if self.nodes > MAX_NODES:
             fix = "Write it out without aliases, or shorter."
-            raise _refusal(self.file, f"expands to more than {MAX_NODES:,} values.", fix, line, format_key(path[:4]))
+            raise refusal(self.file, f"expands to more than {MAX_NODES:,} values.", fix, line, format_key(path[:4]))
         if len(path) + depth_below > MAX_DEPTH:
-            raise _refusal(self.file, f"is nested more than {MAX_DEPTH} deep.", self.words.depth, line)
+            raise refusal(self.file, f"is nested more than {MAX_DEPTH} deep.", self.words.depth, line)
 
     def alias(self, event: Any, path: KeyPath, line: int) -> Any:
         if event.anchor in self.open_anchors or event.anchor not in self.anchors:
             why = "contains itself" if event.anchor in self.open_anchors else "is not defined above"
             fix = "Write the value out."
-            raise _refusal(self.file, f"alias '*{event.anchor}' {why}.", fix, line, format_key(path))
+            raise refusal(self.file, f"alias '*{event.anchor}' {why}.", fix, line, format_key(path))
         value, nodes = self.anchors[event.anchor]
         self.nodes += nodes
         self.check_size(line, path, _depth(value))
@@ -242,7 +220,7 @@ class _Composer:
                 break
             line = event.start_mark.line + 1
             if not isinstance(event, yaml.ScalarEvent):
-                raise _refusal(self.file, "a key is not plain text.", "Keys are words.", line, format_key(path))
+                raise refusal(self.file, "a key is not plain text.", "Keys are words.", line, format_key(path))
             key = _clean(event.value)
             here = (*path, key)
             if key == "<<" and event.implicit[0]:
