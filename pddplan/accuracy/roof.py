@@ -11,7 +11,7 @@ from pddplan.accuracy.records import TIMES, MeasuredRow, Metric
 from pddplan.accuracy.trial import Observation, observations
 from pddplan.errors import Excuse
 from pddplan.estimate.records import Answer, OperatingPoint
-from pddplan.perf.curves import EfficiencyCurves, load_curves
+from pddplan.perf.curves import EfficiencyCurves, load_curves, with_kernels
 from pddplan.spec.types import MAX_EFFICIENCY, Engine
 
 # Time of an op at its roof alone: an exponent large enough to make the roofs a maximum, small enough to be computed.
@@ -72,16 +72,8 @@ def at_the_roof(curves: EfficiencyCurves) -> EfficiencyCurves:
     """Curves of a chip that reaches ``MAX_EFFICIENCY`` of every roof at every size, at once."""
     family = curves.collectives
     links = {f.name: _ideal(record) for f in fields(family) if hasattr(record := getattr(family, f.name), "alpha_s")}
-    return replace(
-        curves,
-        op_overhead_s=0.0,
-        roof_exponent=_SHARP,
-        gemm={k: _ideal(c) for k, c in curves.gemm.items()},
-        grouped_gemm={k: _ideal(c) for k, c in curves.grouped_gemm.items()},
-        stream=_ideal(curves.stream),
-        prefill_attention={k: _ideal(c) for k, c in curves.prefill_attention.items()},
-        decode_attention={k: _ideal(c) for k, c in curves.decode_attention.items()},
-        collectives=replace(_ideal(family), **links),
+    return with_kernels(
+        curves, _ideal, op_overhead_s=0.0, roof_exponent=_SHARP, collectives=replace(_ideal(family), **links)
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from pddplan.estimate import pools
 from pddplan.estimate.records import Bound, Estimate, Mode, OperatingPoint, OpShare, Phase, pool_roles
 from pddplan.perf.collectives import normal_bytes
-from pddplan.perf.curves import EfficiencyCurves
+from pddplan.perf.curves import EfficiencyCurves, with_kernels
 from pddplan.perf.decode import decode_attention_ops
 from pddplan.perf.host import expert_layers
 from pddplan.perf.instance import Array, Instance, stage_imbalance
@@ -290,15 +290,7 @@ def without_latency(curves: EfficiencyCurves) -> EfficiencyCurves:
         changes = {"overhead_s": 0.0} | ({"half_bytes": 0.0} if hasattr(record, "half_bytes") else {})
         return replace(record, **changes)
 
-    return replace(
-        curves,
-        op_overhead_s=0.0,
-        gemm={k: lean(c) for k, c in curves.gemm.items()},
-        grouped_gemm={k: lean(c) for k, c in curves.grouped_gemm.items()},
-        stream=lean(curves.stream),
-        prefill_attention={k: lean(c) for k, c in curves.prefill_attention.items()},
-        decode_attention={k: lean(c) for k, c in curves.decode_attention.items()},
-    )
+    return with_kernels(curves, lean, op_overhead_s=0.0)
 
 
 # ---------------------------------------------------------------- the table

@@ -166,6 +166,16 @@ def _calibrated(name: str, chip_id: str, calibration: Calibration) -> Efficiency
     return scaled_curves(curves, calibration, most=1.0)
 
 
+def with_kernels(
+    curves: EfficiencyCurves, kernel: Callable[[Any], Any], stream: Callable[[Any], Any] | None = None, **others: Any
+) -> EfficiencyCurves:
+    """``curves`` with ``kernel`` of each kernel's record, ``stream`` (default: the same) of that of plain memory
+    traffic, and ``others`` of its own fields; collectives stay unless they are among these."""
+    by_key = ("gemm", "grouped_gemm", "prefill_attention", "decode_attention")
+    changed = {name: {k: kernel(c) for k, c in getattr(curves, name).items()} for name in by_key}
+    return replace(curves, **{**changed, "stream": (stream or kernel)(curves.stream), **others})
+
+
 def scaled_curves(curves: EfficiencyCurves, calibration: Calibration, most: float = math.inf) -> EfficiencyCurves:
     """``curves`` with ``min(share x factor, most)`` for each share of a roof; sizes and latencies stay."""
     compute, memory, communication = (
@@ -174,13 +184,10 @@ def scaled_curves(curves: EfficiencyCurves, calibration: Calibration, most: floa
     family = curves.collectives
     rings = {name: _link(ring, communication) for name in _RINGS_ALL if (ring := getattr(family, name)) is not None}
     exchanges = {name: _link(getattr(family, name), communication) for name in _EXCHANGES}
-    return replace(
+    return with_kernels(
         curves,
-        gemm={k: _roofs(c, compute, memory) for k, c in curves.gemm.items()},
-        grouped_gemm={k: _roofs(c, compute, memory) for k, c in curves.grouped_gemm.items()},
-        stream=replace(curves.stream, eta_max=memory(curves.stream.eta_max)),
-        prefill_attention={k: _roofs(c, compute, memory) for k, c in curves.prefill_attention.items()},
-        decode_attention={k: _roofs(c, compute, memory) for k, c in curves.decode_attention.items()},
+        lambda record: _roofs(record, compute, memory),
+        lambda record: replace(record, eta_max=memory(record.eta_max)),
         collectives=replace(_link(family, communication), **rings, **exchanges),
     )
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pddplan.llm.types import LanguageModel
-from pddplan.perf.curves import EfficiencyCurves
+from pddplan.perf.curves import EfficiencyCurves, with_kernels
 from pddplan.perf.instance import Array, Instance, feed_forward_groups, stage_imbalance
 from pddplan.spec.identity import Same
 from pddplan.spec.types import Engine
@@ -37,15 +37,7 @@ def _scaled(key: Same[EfficiencyCurves], share: float, kernel: str) -> Efficienc
     def less(record: Any) -> Any:
         return replace(record, overhead_s=record.overhead_s * share)
 
-    return replace(
-        curves,
-        op_overhead_s=curves.op_overhead_s * share,
-        gemm={k: less(c) for k, c in curves.gemm.items()},
-        grouped_gemm={k: less(c) for k, c in own.items()},
-        stream=less(curves.stream),
-        prefill_attention={k: less(c) for k, c in curves.prefill_attention.items()},
-        decode_attention={k: less(c) for k, c in curves.decode_attention.items()},
-    )
+    return with_kernels(replace(curves, grouped_gemm=own), less, op_overhead_s=curves.op_overhead_s * share)
 
 
 def expert_layers(model: LanguageModel) -> int:
