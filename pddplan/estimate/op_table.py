@@ -18,7 +18,7 @@ from pddplan.estimate.records import Bound, Estimate, Mode, OperatingPoint, OpSh
 from pddplan.perf.collectives import normal_bytes
 from pddplan.perf.curves import EfficiencyCurves, with_kernels
 from pddplan.perf.decode import decode_attention_ops
-from pddplan.perf.host import expert_layers
+from pddplan.perf.host import host_time
 from pddplan.perf.instance import Array, Instance, stage_imbalance
 from pddplan.perf.layers import OpTime, token_ops
 from pddplan.perf.ops import compute_dtype
@@ -270,16 +270,15 @@ def _exposed(works: list[_Work], total: float) -> list[_Work]:
 
 def _with_host(instance: Instance, kernels: Sequence[_Work], rows: float) -> list[_Work]:
     """Kernels of the fullest stage, and what ``perf.host.with_host`` adds to them, row by row."""
-    engine, model = instance.engine, instance.model
-    fullest = stage_imbalance(model, instance.parallelism.pp)
-    drafts = math.ceil(engine.mtp_accepted_tokens)
-    host = {
-        "per step": engine.step_overhead_s,
-        "per request": engine.request_overhead_s * rows / drafts,
-        "per layer": engine.layer_overhead_s * model.layers * fullest,
-        "per expert layer": engine.expert_layer_overhead_s * expert_layers(model) * fullest,
+    fullest = stage_imbalance(instance.model, instance.parallelism.pp)
+    host = host_time(instance, np.asarray(rows))
+    times = {
+        "per step": host.step_s,
+        "per request": float(host.requests_s),
+        "per layer": host.layers_s * fullest,
+        "per expert layer": host.expert_layers_s * fullest,
     }
-    added = [_Work(f"{HOST}, {what}", s, s, 0.0, 0.0, 0.0) for what, s in host.items() if s > 0.0]
+    added = [_Work(f"{HOST}, {what}", s, s, 0.0, 0.0, 0.0) for what, s in times.items() if s > 0.0]
     return [work.scaled(fullest) for work in kernels] + added
 
 

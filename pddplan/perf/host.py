@@ -8,15 +8,16 @@ reaches the client later than its kernels end. Numbers: the engine profiles (har
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from pddplan.llm.comm import moe_layers
 from pddplan.llm.types import LanguageModel
 from pddplan.perf.curves import EfficiencyCurves, with_kernels
-from pddplan.perf.instance import Array, Instance, feed_forward_groups, stage_imbalance
+from pddplan.perf.instance import Array, Instance, stage_imbalance
 from pddplan.spec.identity import Same
 from pddplan.spec.types import Engine
 
@@ -40,22 +41,36 @@ def _scaled(key: Same[EfficiencyCurves], share: float, kernel: str) -> Efficienc
     return with_kernels(replace(curves, grouped_gemm=own), less, op_overhead_s=curves.op_overhead_s * share)
 
 
-def expert_layers(model: LanguageModel) -> int:
-    """Layers with routed experts."""
-    return sum(count for ffn, count in feed_forward_groups(model).items() if ffn.kind == "moe")
+@dataclass(frozen=True)
+class HostTime:
+    """What the host adds to the kernels of a pass [s]: per layer of all stages; per step and request once."""
+
+    layers_s: float
+    expert_layers_s: float
+    step_s: float
+    requests_s: Array
+
+
+def host_time(instance: Instance, rows: Array) -> HostTime:
+    """Overheads of the engine for ``rows`` requests of a scheduling unit; those of drafts count once."""
+    engine, model = instance.engine, instance.model
+    return HostTime(
+        layers_s=engine.layer_overhead_s * model.layers,
+        expert_layers_s=engine.expert_layer_overhead_s * moe_layers(model),
+        step_s=engine.step_overhead_s,
+        requests_s=np.asarray(engine.request_overhead_s * rows / math.ceil(engine.mtp_accepted_tokens)),
+    )
 
 
 def with_host(instance: Instance, kernels_s: Array, rows: Array) -> Array:
     """Time of a pass through all stages [s] from that of its kernels, one stage after the other.
 
-    ``(kernels + layers layer + expert layers x expert_layer) x fullest stage over the mean + step + request x rows``,
-    rows being the requests of a scheduling unit. Monotone in both.
+    ``(kernels + layers + expert layers) x fullest stage over the mean + step + requests``. Monotone in both.
     """
-    engine, model = instance.engine, instance.model
-    layers = engine.layer_overhead_s * model.layers + engine.expert_layer_overhead_s * expert_layers(model)
-    seconds = (kernels_s + layers) * stage_imbalance(model, instance.parallelism.pp)
-    drafts = math.ceil(engine.mtp_accepted_tokens)
-    return np.asarray(seconds + engine.step_overhead_s + engine.request_overhead_s * rows / drafts)
+    host = host_time(instance, rows)
+    seconds = kernels_s + (host.layers_s + host.expert_layers_s)
+    fullest = stage_imbalance(instance.model, instance.parallelism.pp)
+    return np.asarray(seconds * fullest + host.step_s + host.requests_s)
 
 
 def first_output_s(engine: Engine, model: LanguageModel, step_s: float) -> float:
@@ -64,4 +79,4 @@ def first_output_s(engine: Engine, model: LanguageModel, step_s: float) -> float
     ``first_output + first_output_steps x step + expert layers x expert_first_output``; ``step_s``: a decode step.
     """
     steps = engine.first_output_steps * step_s
-    return engine.first_output_s + steps + engine.expert_first_output_s * expert_layers(model)
+    return engine.first_output_s + steps + engine.expert_first_output_s * moe_layers(model)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pddplan.llm.comm import moe_layers
 from pddplan.perf.instance import Array, Instance
 from pddplan.perf.layers import Part, token_ops
 
@@ -46,10 +47,8 @@ def token_table(instance: Instance, max_tokens: float) -> TokenTable:
     at = np.maximum(tokens, FIRST_TOKENS)
     for op in token_ops(instance, at, at):
         seconds[PARTS.index(op.part)] += op.count * op.seconds
-    groups = instance.model.groups
-    moe = sum(g.count for g in groups if g.feed_forward.kind == "moe")
-    mixers = sum(g.count for g in groups if g.attention.kind != "none")
-    return TokenTable(tokens, seconds, min(moe / max(mixers, 1), 1.0))
+    mixers = sum(g.count for g in instance.model.groups if g.attention.kind != "none")
+    return TokenTable(tokens, seconds, min(moe_layers(instance.model) / max(mixers, 1), 1.0))
 
 
 def pass_seconds(

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from pddplan.llm.catalogue import load_model
+from pddplan.llm.comm import moe_layers
 from pddplan.perf.curves import load_curves
-from pddplan.perf.host import engine_curves, expert_layers, first_output_s, with_host
+from pddplan.perf.host import engine_curves, first_output_s, with_host
 from pddplan.spec.catalogue import load_chip
 from pddplan.spec.identity import Same
 from tests.perf.instances import ENGINE, instance
@@ -43,7 +44,7 @@ def test_host_time_by_hand() -> None:
         ENGINE, step_overhead_s=2e-3, layer_overhead_s=1e-5, expert_layer_overhead_s=3e-5, request_overhead_s=2e-5
     )
     own = instance("nvidia-h200-sxm", "deepseek-v3", 8, engine=engine)
-    assert expert_layers(own.model) == 58 and own.model.layers == 61
+    assert moe_layers(own.model) == 58 and own.model.layers == 61
     found = with_host(own, np.array([0.02]), np.array([64.0]))
     assert found[0] == pytest.approx(0.02 + 61 * 1e-5 + 58 * 3e-5 + 2e-3 + 64 * 2e-5)
     # two drafted tokens of one request are sampled and detokenised in one go
