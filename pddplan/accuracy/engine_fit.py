@@ -24,8 +24,8 @@ from pddplan.accuracy.predict import predict
 from pddplan.accuracy.records import MeasuredRow, Metric
 from pddplan.accuracy.rows import read_measurements
 from pddplan.accuracy.score import errors_of
+from pddplan.spec.calibration import with_numbers
 from pddplan.spec.datafile import hardware_dir
-from pddplan.units import MS, US
 
 Array = NDArray[np.float64]
 FILES = ("e2e_agg_measured_vs_aic.csv", "e2e_disagg_measured_vs_aic.csv")
@@ -41,11 +41,9 @@ Group = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Parameter:
-    """A number of an engine profile: its key, field and unit, and the prior in the key's unit."""
+    """A number of an engine profile, and the prior in the unit of its key."""
 
     key: str
-    field: str
-    unit: float
     prior: float
     sigma: float
     low: float
@@ -53,15 +51,15 @@ class Parameter:
 
 
 TPOT_PARAMETERS = (
-    Parameter("step_overhead_ms", "step_overhead_s", MS, 1.0, 1.0, 0.0, 8.0),
-    Parameter("request_overhead_us", "request_overhead_s", US, 15.0, 8.0, 0.0, 100.0),
-    Parameter("expert_layer_overhead_us", "expert_layer_overhead_s", US, 25.0, 12.0, 0.0, 150.0),
+    Parameter("step_overhead_ms", 1.0, 1.0, 0.0, 8.0),
+    Parameter("request_overhead_us", 15.0, 8.0, 0.0, 100.0),
+    Parameter("expert_layer_overhead_us", 25.0, 12.0, 0.0, 150.0),
 )
 TTFT_PARAMETERS = (
-    Parameter("first_output_ms", "first_output_s", MS, 50.0, 50.0, 0.0, 400.0),
-    Parameter("expert_first_output_us", "expert_first_output_s", US, 1000.0, 1000.0, 0.0, 5000.0),
-    Parameter("prompt_factor", "prompt_factor", 1.0, 1.0, 0.1, 0.7, 2.5),
-    Parameter("handoff_ms", "handoff_s", MS, 100.0, 100.0, 0.0, 300.0),
+    Parameter("first_output_ms", 50.0, 50.0, 0.0, 400.0),
+    Parameter("expert_first_output_us", 1000.0, 1000.0, 0.0, 5000.0),
+    Parameter("prompt_factor", 1.0, 0.1, 0.7, 2.5),
+    Parameter("handoff_ms", 100.0, 100.0, 0.0, 300.0),
 )
 Stages = tuple[tuple[Metric, tuple[Parameter, ...]], ...]
 STAGES: Stages = (
@@ -89,13 +87,12 @@ def read_rows(folder: Path) -> list[MeasuredRow]:
 
 
 def with_engine(rows: Sequence[MeasuredRow], values: Mapping[str, float]) -> list[MeasuredRow]:
-    """The rows with fields of their engines replaced."""
-    fields: dict[str, Any] = dict(values)
+    """The rows with numbers of their engines replaced, by key and in its unit."""
     return [
         replace(
             row,
             parts=tuple(
-                replace(part, point=replace(part.point, engine=replace(part.point.engine, **fields)))
+                replace(part, point=replace(part.point, engine=with_numbers(part.point.engine, values)))
                 for part in row.parts
             ),
         )
@@ -121,7 +118,7 @@ def fit_engine(rows: Sequence[MeasuredRow], stages: Stages = STAGES) -> dict[str
     weight *= np.sqrt(len(rows) / np.sum(weight**2))
     chosen: dict[str, float] = {}
     for metric, parameters in stages:
-        fixed = {p.field: chosen[p.key] * p.unit for _, stage in STAGES for p in stage if p.key in chosen}
+        fixed = dict(chosen)
         prior = np.array([p.prior for p in parameters])
         sigma = np.array([p.sigma for p in parameters])
 
@@ -134,8 +131,8 @@ def fit_engine(rows: Sequence[MeasuredRow], stages: Stages = STAGES) -> dict[str
             fixed: dict[str, float] = fixed,
         ) -> Array:
             values = prior + sigma * z
-            fields = {p.field: float(v) * p.unit for p, v in zip(parameters, values, strict=True)}
-            errors = np.nan_to_num(weight * log_errors(rows, metric, {**fixed, **fields}))
+            numbers = {p.key: float(v) for p, v in zip(parameters, values, strict=True)}
+            errors = np.nan_to_num(weight * log_errors(rows, metric, {**fixed, **numbers}))
             return np.concatenate([_softened(errors), PULL * np.sqrt(len(rows)) * z])
 
         low = (np.array([p.low for p in parameters]) - prior) / sigma
@@ -184,13 +181,11 @@ def fit_all(
 
 def log_errors_of(rows: Sequence[MeasuredRow], fitted: Mapping[str, Mapping[str, float]]) -> dict[Metric, Array]:
     """ln(predicted / measured) of all rows by metric, with each engine's fitted values."""
-    units = {p.key: p for _, stage in STAGES for p in stage}
     found: dict[Metric, Array] = {metric: np.full(len(rows), np.nan) for metric, _ in STAGES}
     for engine in {row.labels.engine for row in rows}:
         at = [i for i, row in enumerate(rows) if row.labels.engine == engine]
-        values = {units[k].field: v * units[k].unit for k, v in fitted.get(engine, {}).items()}
         for metric in found:
-            found[metric][at] = log_errors([rows[i] for i in at], metric, values)
+            found[metric][at] = log_errors([rows[i] for i in at], metric, fitted.get(engine, {}))
     return found
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from pddplan.estimate.records import OperatingPoint, Workers
 from pddplan.perf.curves import EfficiencyCurves, load_curves, scaled_curves
-from pddplan.spec.calibration import CHIP_FACTORS, ENGINE_NUMBERS
+from pddplan.spec.calibration import CHIP_FACTORS, FITTED_NUMBERS, with_numbers
+from pddplan.spec.profiles import ENGINE_NUMBERS
 from pddplan.spec.types import Calibration, Chip, Engine
 
 # Bounds of a factor on a chip's shares. The upper one lies above what is possible: a fit that wants more than the
@@ -66,7 +67,7 @@ def factors_of(points: Sequence[OperatingPoint]) -> tuple[Factor, ...]:
     for _, chip in sorted(chips.items()):
         found += _of_chip(chip, CHIP_FACTORS if chip.id in linked else CHIP_FACTORS[:2])
     for name, engine in sorted(engines.items()):
-        keys = [k for k in ENGINE_NUMBERS if k != "handoff_ms" or name in handed]
+        keys = [k for k in FITTED_NUMBERS if k != "handoff_ms" or name in handed]
         found += [_of_engine(engine, key) for key in keys]
     return tuple(found)
 
@@ -78,7 +79,8 @@ def _of_chip(chip: Chip, names: Sequence[str]) -> list[Factor]:
 
 
 def _of_engine(engine: Engine, key: str) -> Factor:
-    shipped = getattr(engine, ENGINE_NUMBERS[key].field) / ENGINE_NUMBERS[key].si
+    field, si = ENGINE_NUMBERS[key]
+    shipped = getattr(engine, field) / si
     if key == "prompt_factor":
         return Factor("engine", engine.name, key, shipped, *PROMPT_RANGE, PROMPT_SIGMA, True)
     scale = max(shipped, LEAST_SCALE[key])
@@ -106,14 +108,10 @@ class Changed:
 
     def point(self, point: OperatingPoint, values: Values) -> OperatingPoint:
         """The point under these factors. Shares may exceed 1 here: whether that is possible is judged at the end."""
-        engine = point.engine
-        numbers: dict[str, Any] = {
-            n.field: values[engine.name, key] * n.si
-            for key, n in ENGINE_NUMBERS.items()
-            if (engine.name, key) in values
-        }
+        name = point.engine.name
+        engine = with_numbers(point.engine, {k: values[name, k] for k in FITTED_NUMBERS if (name, k) in values})
         pools = tuple(self._workers(pool, calibration_of(values, pool.chip.id)) for pool in point.pools)
-        return replace(point, engine=replace(engine, **numbers), pools=pools)
+        return replace(point, engine=engine, pools=pools)
 
     def _workers(self, workers: Workers, calibration: Calibration) -> Workers:
         key = workers.chip.id, calibration

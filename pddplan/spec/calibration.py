@@ -15,10 +15,10 @@ from pddplan.errors import InputError, Problem
 from pddplan.spec.catalogue import engine_ids, find_chip, unknown_chip
 from pddplan.spec.issues import Issue, KeyPath, closest, shown
 from pddplan.spec.notes import Notes
+from pddplan.spec.profiles import engine_number
 from pddplan.spec.types import Assumption, Calibration, Chip, Engine
 from pddplan.spec.values import check_number
 from pddplan.spec.yaml_source import Document, Wording, parse_document, read_text
-from pddplan.units import MS, US
 
 SCHEMA = "pddplan.overlay/1"
 CHIP_FACTORS = ("compute", "memory", "communication")
@@ -34,23 +34,20 @@ _WORDS = Wording(
 )
 
 
-@dataclass(frozen=True)
-class EngineNumber:
-    """A number of an engine profile that can be fitted: its field, the factor to SI, and what is possible."""
-
-    field: str
-    si: float
-    least: float
-    most: float
-
-
-ENGINE_NUMBERS: Mapping[str, EngineNumber] = {
-    "step_overhead_ms": EngineNumber("step_overhead_s", MS, 0.0, 1e3),
-    "request_overhead_us": EngineNumber("request_overhead_s", US, 0.0, 1e5),
-    "first_output_ms": EngineNumber("first_output_s", MS, 0.0, 1e5),
-    "prompt_factor": EngineNumber("prompt_factor", 1.0, 0.5, 10.0),
-    "handoff_ms": EngineNumber("handoff_s", MS, 0.0, 1e5),
+# Numbers of an engine profile that can be fitted: what is possible, in the unit of the key.
+FITTED_NUMBERS: Mapping[str, tuple[float, float]] = {
+    "step_overhead_ms": (0.0, 1e3),
+    "request_overhead_us": (0.0, 1e5),
+    "first_output_ms": (0.0, 1e5),
+    "prompt_factor": (0.5, 10.0),
+    "handoff_ms": (0.0, 1e5),
 }
+
+
+def with_numbers(engine: Engine, values: Mapping[str, float]) -> Engine:
+    """The engine with these numbers, by key and in its unit."""
+    changes: dict[str, Any] = dict(engine_number(key, value) for key, value in values.items())
+    return replace(engine, **changes) if changes else engine
 
 
 @dataclass(frozen=True)
@@ -69,12 +66,8 @@ class Overlay:
 
     def engine(self, engine: Engine, stated: Collection[str] = ()) -> Engine:
         """The engine with its fitted numbers, but for the keys ``stated``: what a person wrote goes first."""
-        changes: dict[str, Any] = {
-            ENGINE_NUMBERS[key].field: value * ENGINE_NUMBERS[key].si
-            for key, value in self.engines.get(engine.name, {}).items()
-            if key not in stated
-        }
-        return replace(engine, **changes) if changes else engine
+        fitted = self.engines.get(engine.name, {})
+        return with_numbers(engine, {key: value for key, value in fitted.items() if key not in stated})
 
     def note_chip(self, chip: Chip, notes: Notes) -> None:
         """Each factor of a chip other than 1 as an assumption."""
@@ -193,7 +186,7 @@ class _Section:
 
     def numbers(self, name: str) -> Mapping[str, float] | None:
         """Numbers of an engine; None where there is none, or one is wrong."""
-        return self._checked(name, {k: (n.least, n.most) for k, n in ENGINE_NUMBERS.items()}) or None
+        return self._checked(name, FITTED_NUMBERS) or None
 
     def _checked(self, name: str, ranges: Mapping[str, tuple[float, float]]) -> dict[str, float]:
         before = len(self.problems)

@@ -14,29 +14,30 @@ from pddplan.spec.types import Assumption, Engine, LineTier, MemoryCovers, Outsi
 from pddplan.units import GB, GBIT_PER_S_IN_BYTES_PER_S, HOURS_PER_MONTH, MIB, MS, US
 
 DEFAULT_ENGINE = "generic"  # where none is named
-_NUMBERS = {  # key of a profile -> factor to the SI field
-    "chunk_tokens": 1.0,
-    "max_batch": 1.0,
-    "reserve_gb": GB,
-    "exchange_gb": GB,
-    "sampler_bytes_per_logit": 1.0,
-    "workspace_gb": GB,
-    "step_overhead_ms": MS,
-    "layer_overhead_us": US,
-    "router_delay_ms": MS,
-    "mtp_accepted_tokens": 1.0,
-    "expert_imbalance": 1.0,
-    "context_sigma": 1.0,
-    "launch_share": 1.0,
-    "expert_layer_overhead_us": US,
-    "request_overhead_us": US,
-    "poll_steps": 1.0,
-    "first_output_ms": MS,
-    "first_output_steps": 1.0,
-    "expert_first_output_us": US,
-    "prompt_factor": 1.0,
-    "handoff_ms": MS,
+ENGINE_NUMBERS: Mapping[str, tuple[str, float]] = {  # key of a profile and of `engine:` -> (field of Engine, factor)
+    "chunk_tokens": ("chunk_tokens", 1.0),
+    "max_batch": ("max_batch", 1.0),
+    "reserve_gb": ("reserve_bytes", GB),
+    "exchange_gb": ("exchange_bytes", GB),
+    "sampler_bytes_per_logit": ("sampler_bytes_per_logit", 1.0),
+    "workspace_gb": ("workspace_bytes", GB),
+    "step_overhead_ms": ("step_overhead_s", MS),
+    "layer_overhead_us": ("layer_overhead_s", US),
+    "router_delay_ms": ("router_delay_s", MS),
+    "mtp_accepted_tokens": ("mtp_accepted_tokens", 1.0),
+    "expert_imbalance": ("expert_imbalance", 1.0),
+    "context_sigma": ("context_sigma", 1.0),
+    "launch_share": ("launch_share", 1.0),
+    "expert_layer_overhead_us": ("expert_layer_overhead_s", US),
+    "request_overhead_us": ("request_overhead_s", US),
+    "poll_steps": ("poll_steps", 1.0),
+    "first_output_ms": ("first_output_s", MS),
+    "first_output_steps": ("first_output_steps", 1.0),
+    "expert_first_output_us": ("expert_first_output_s", US),
+    "prompt_factor": ("prompt_factor", 1.0),
+    "handoff_ms": ("handoff_s", MS),
 }
+_WHOLE = ("chunk_tokens", "max_batch")
 _OUTSIDE = {  # of a profile whose memory_fraction is auto
     "outside_mib": MIB,
     "outside_mib_per_token": MIB,
@@ -45,7 +46,7 @@ _OUTSIDE = {  # of a profile whose memory_fraction is auto
 }
 AUTO = "auto"
 _FLAGS = ("decode_prefix_sharing", "overlap_expert_communication", "equal_pages")
-ENGINE_KEYS = (*_NUMBERS, "memory_fraction", "memory_covers", "tail_merge", "expert_kernel", *_FLAGS)
+ENGINE_KEYS = (*ENGINE_NUMBERS, "memory_fraction", "memory_covers", "tail_merge", "expert_kernel", *_FLAGS)
 
 
 def engine_ids() -> tuple[str, ...]:
@@ -75,40 +76,24 @@ def _profile(name: str) -> dict[str, dict[str, Any]]:
     return {k: data[k] for k in (*ENGINE_KEYS, *outside)}
 
 
+def engine_number(key: str, value: float) -> tuple[str, float]:
+    """(field of Engine, value in SI) of a number in the unit of its key."""
+    field, factor = ENGINE_NUMBERS[key]
+    return field, round(value) if key in _WHOLE else value * factor
+
+
 def _engine(name: str, values: Mapping[str, Any]) -> Engine:
-    si = {k: float(values[k]) * factor for k, factor in _NUMBERS.items()}
+    numbers: dict[str, Any] = dict(engine_number(key, float(values[key])) for key in ENGINE_NUMBERS)
     fraction = values["memory_fraction"]
     return Engine(
         name=name,
-        chunk_tokens=int(si["chunk_tokens"]),
+        **numbers,
         tail_merge=cast(TailMerge, values["tail_merge"]),
-        step_overhead_s=si["step_overhead_ms"],
-        layer_overhead_s=si["layer_overhead_us"],
-        router_delay_s=si["router_delay_ms"],
         memory_fraction=None if fraction == AUTO else float(fraction),
-        reserve_bytes=si["reserve_gb"],
-        max_batch=int(si["max_batch"]),
-        mtp_accepted_tokens=si["mtp_accepted_tokens"],
-        decode_prefix_sharing=bool(values["decode_prefix_sharing"]),
-        overlap_expert_communication=bool(values["overlap_expert_communication"]),
-        expert_imbalance=si["expert_imbalance"],
-        context_sigma=si["context_sigma"],
-        launch_share=si["launch_share"],
-        expert_kernel=str(values["expert_kernel"]),
-        expert_layer_overhead_s=si["expert_layer_overhead_us"],
-        request_overhead_s=si["request_overhead_us"],
-        poll_steps=si["poll_steps"],
-        first_output_s=si["first_output_ms"],
-        first_output_steps=si["first_output_steps"],
-        expert_first_output_s=si["expert_first_output_us"],
-        prompt_factor=si["prompt_factor"],
-        handoff_s=si["handoff_ms"],
-        equal_pages=bool(values["equal_pages"]),
         memory_covers=cast(MemoryCovers, values["memory_covers"]),
-        exchange_bytes=si["exchange_gb"],
-        sampler_bytes_per_logit=si["sampler_bytes_per_logit"],
-        workspace_bytes=si["workspace_gb"],
+        expert_kernel=str(values["expert_kernel"]),
         outside=OutsideMemory(*(float(values[k]) * factor for k, factor in _OUTSIDE.items() if k in values)),
+        **{flag: bool(values[flag]) for flag in _FLAGS},
     )
 
 

@@ -10,7 +10,6 @@ import pytest
 from pddplan.accuracy import engine_fit
 from pddplan.accuracy.predict import predict
 from pddplan.accuracy.records import MeasuredRow
-from pddplan.units import MS, US
 from tests.accuracy.tables import OWN, only, own
 
 MADE = {"step_overhead_ms": 2.0, "request_overhead_us": 25.0, "expert_layer_overhead_us": 40.0}
@@ -31,8 +30,7 @@ def made() -> list[MeasuredRow]:
     ]
     rows = [row(i, **c) for i, c in enumerate(cells)]
     assert all(r.parts for r in rows), [r.why for r in rows]
-    values = {"step_overhead_s": 2.0 * MS, "request_overhead_s": 25 * US, "expert_layer_overhead_s": 40 * US}
-    found = predict(engine_fit.with_engine(rows, values))
+    found = predict(engine_fit.with_engine(rows, MADE))
     return [replace(r, measured={"tpot_ms": p.figures["tpot_ms"]}) for r, p in zip(rows, found, strict=True)]  # type: ignore[index]
 
 

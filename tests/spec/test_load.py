@@ -16,6 +16,7 @@ import yaml
 from pddplan.errors import InputError
 from pddplan.spec.catalogue import engine_ids, examples_dir, load_engine
 from pddplan.spec.load import load_scenario, load_scenario_text
+from pddplan.spec.profiles import ENGINE_KEYS, ENGINE_NUMBERS
 from pddplan.spec.starter import starter_text
 from pddplan.spec.types import ChipPrecision, Precision, Scenario
 from tests.spec.scenarios import EVERYTHING, SMALL, names
@@ -280,6 +281,16 @@ def test_what_is_given_is_no_assumption() -> None:
     assert sorted(given) == ["sites[0].chips[1].buy_in", "sites[1].chips[0].buy_in", "sites[1].roles"] + [
         "workload.output_tokens", "workload.prefix_hit_rate.shape", "workload.prompt_tokens"
     ]  # fmt: skip
+
+
+def test_every_key_of_an_engine_that_is_given_is_taken() -> None:
+    stated = yaml.safe_load(EVERYTHING)["engine"]
+    assert set(stated) == {"name", *ENGINE_KEYS}
+    engine = load_scenario_text(EVERYTHING).engine
+    for key in ENGINE_KEYS:
+        field, factor = ENGINE_NUMBERS.get(key, (key, None))
+        value = 8192 if key == "chunk_tokens" else stated[key]
+        assert getattr(engine, field) == (value if factor is None else pytest.approx(value * factor)), key
 
 
 def test_assumption_names_are_unique() -> None:
