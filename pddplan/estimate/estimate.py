@@ -59,14 +59,15 @@ def _of_loop(closed: ClosedPoint, result: LoopResult, row: int) -> Estimate:
         queue=float(result.queue_s[row]),
         prefill=float(result.prefill_s[row]),
         transfer=float(result.transfer_s[row]),
-        first_step=float(result.first_step_s[row]) + _host_s(point),
+        first_step=float(result.first_step_s[row]) + _host_s(point, 0.0),
     )
     return _assemble(point, closed.services, parts, tpot, rate, running)
 
 
-def _host_s(point: OperatingPoint) -> float:
-    """What router, sampler and detokeniser add to the first token beside steps [s]."""
-    return point.engine.router_delay_s + first_output_s(point.engine, point.model, 0.0)
+def _host_s(point: OperatingPoint, step_s: float) -> float:
+    """What router, sampler and detokeniser add to the first token [s]; ``step_s``: a decode step, 0 where steps are
+    counted elsewhere."""
+    return first_output_s(point.engine, point.model, step_s) + point.engine.router_delay_s
 
 
 def _of_rate(point: OperatingPoint, services: tuple[pools.Service, ...], found: OpenResult) -> Estimate:
@@ -75,8 +76,7 @@ def _of_rate(point: OperatingPoint, services: tuple[pools.Service, ...], found: 
     if found.prefill_s is not None:
         step = found.tpot_s or 0.0
         polled = 0.5 * point.engine.poll_steps * step
-        first = first_output_s(point.engine, point.model, step) + point.engine.router_delay_s
-        parts = TtftParts(found.queue_s + polled, found.prefill_s, found.transfer_s, first)
+        parts = TtftParts(found.queue_s + polled, found.prefill_s, found.transfer_s, _host_s(point, step))
     return _assemble(point, services, parts, found.tpot_s, point.request_rate_per_s, found.running)
 
 

@@ -95,24 +95,14 @@ def op_tables(point: OperatingPoint, answer: Estimate) -> tuple[PassOps, ...]:
         if isinstance(service, RooflinePrefill):
             tables.append(_prefill(point, role, service))
         elif isinstance(service, RooflineAggregated):
-            tables += [_aggregated(point, role, service, batch, chunk) for chunk in (0.0, _chunk(point))]
+            tables += [_aggregated(point, role, service, batch, chunk) for chunk in (0.0, pools.mean_chunk(point))]
         else:
             tables.append(_decode(point, role, service, batch))
     return tuple(tables)
 
 
-def _chunk(point: OperatingPoint) -> float:
-    """New tokens of a mean request's pass."""
-    return min(pools.mean_new(point.lengths), float(point.engine.chunk_tokens))
-
-
-def _before(point: OperatingPoint) -> float:
-    """Tokens before the middle chunk of a mean request: what is cached, and half of the other chunks."""
-    return pools.mean_cached(point.lengths) + 0.5 * (pools.mean_new(point.lengths) - _chunk(point))
-
-
 def _prefill(point: OperatingPoint, role: Mode, service: RooflinePrefill) -> PassOps:
-    new, cached = _chunk(point), _before(point)
+    new, cached = pools.mean_chunk(point), pools.before_chunk(point)
     works = _kernels(service, _Pass(tokens=new, rows=1.0, batch=0.0, context=0.0, new=new, cached=cached))
     works = [work.scaled(service.prompt_factor) for work in works]
     works = _with_host(service.instance, works, 1.0)
@@ -132,7 +122,7 @@ def _decode(point: OperatingPoint, role: Mode, service: RooflineDecode, batch: f
 def _aggregated(point: OperatingPoint, role: Mode, service: RooflineAggregated, batch: float, chunk: float) -> PassOps:
     """A step of ``batch`` decodes; what a chunk adds to it is multiplied by the engine's ``prompt_factor``."""
     per_rank, rows = _rows(service, batch)
-    context, cached = pools.running_context(point.lengths), _before(point)
+    context, cached = pools.running_context(point.lengths), pools.before_chunk(point)
     plain = _kernels(service, _Pass(tokens=rows, rows=rows, batch=per_rank, context=context))
     plain = _with_host(service.instance, plain, rows)
     total = float(service.step_time_s(batch, context, chunk, cached))

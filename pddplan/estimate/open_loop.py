@@ -108,8 +108,7 @@ def _aggregated(point: OperatingPoint, service: RooflineAggregated, rate: float)
     workers, dp = point.pools[0].count, service.parallelism.dp
     lengths, accepted = point.lengths, point.engine.mtp_accepted_tokens
     context, new = pools.running_context(lengths), pools.mean_new(lengths)
-    chunk = min(float(point.engine.chunk_tokens), new)
-    before = pools.mean_cached(lengths) + 0.5 * (new - chunk)
+    chunk, before = pools.mean_chunk(point), pools.before_chunk(point)
     most, bound = pools.most_requests(point, service)
 
     def steps(running: float) -> tuple[float, float]:

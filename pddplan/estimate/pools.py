@@ -92,6 +92,16 @@ def mean_cached(lengths: Lengths) -> float:
     return max(mean_input(lengths) - mean_new(lengths), 0.0)
 
 
+def mean_chunk(point: OperatingPoint) -> float:
+    """New tokens of a mean request's pass."""
+    return min(mean_new(point.lengths), float(point.engine.chunk_tokens))
+
+
+def before_chunk(point: OperatingPoint) -> float:
+    """Tokens before the middle chunk of a mean request: what is cached, and half of the other chunks."""
+    return mean_cached(point.lengths) + 0.5 * (mean_new(point.lengths) - mean_chunk(point))
+
+
 def mean_output(lengths: Lengths) -> float:
     return max(lengths.output_tokens * lengths.mean_share, 1.0)
 

@@ -51,6 +51,11 @@ class Parallelism:
         return "-".join(parts) or "tp1"
 
 
+def request_nic_bytes_per_s(chip: Chip, parallelism: Parallelism, goodput: float) -> float:
+    """Network rate of one request's chips: NIC x chips that hold its KV (tp x pp) x goodput [B/s]."""
+    return chip.scale_out_bytes_per_s * (parallelism.tp * parallelism.pp) * goodput
+
+
 @dataclass(frozen=True)
 class Instance:
     """Chip x model x parallelism x engine x formats; ``weights`` and ``kv_cache`` are format names."""

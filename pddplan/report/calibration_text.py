@@ -5,7 +5,7 @@ from __future__ import annotations
 from pddplan.accuracy.calibrate import Calibrated, FittedFactor
 from pddplan.accuracy.folds import Folds
 from pddplan.report.figures import figure
-from pddplan.report.layout import item, paragraph, table
+from pddplan.report.layout import counted, item, paragraph, table
 from pddplan.report.validation_text import METRIC_NAMES
 
 _REASONS_SHOWN = 8
@@ -18,7 +18,7 @@ def render_calibration(found: Calibrated, written: str | None, width: int) -> st
     lines += _factors(found, width)
     lines += _alike(found, width)
     lines += _held_out(found, width)
-    lines += _reasons(found, width)
+    lines += counted("Rows not used", found.reasons, width, most=_REASONS_SHOWN, rest="--json has them")
     return "\n".join(lines)
 
 
@@ -97,15 +97,3 @@ def folds_text(folds: Folds) -> str:
         return f"{folds.count} folds of single rows: there is one configuration of each chip and engine"
     lone = f", {folds.lone} rows of lone ones one by one" if folds.lone else ""
     return f"{folds.count} folds of whole configurations{lone}"
-
-
-def _reasons(found: Calibrated, width: int) -> list[str]:
-    if not found.reasons:
-        return []
-    lines = ["", "Rows not used"]
-    for why, count in found.reasons[:_REASONS_SHOWN]:
-        lines += item(f"{count:,} × {why}", width)
-    if len(found.reasons) > _REASONS_SHOWN:
-        rest = sum(n for _, n in found.reasons[_REASONS_SHOWN:])
-        lines += item(f"{rest:,} for other reasons: --json has them", width)
-    return lines

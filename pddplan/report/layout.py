@@ -27,6 +27,19 @@ def item(text: str, width: int) -> list[str]:
     return paragraph(f"- {text}", width, indent=2, hanging=4)
 
 
+def counted(title: str, reasons: Sequence[tuple[str, int]], width: int, *, most: int, rest: str) -> list[str]:
+    """Reasons by how often they hold, the first ``most`` of them; ``rest``: where the others are found."""
+    if not reasons:
+        return []
+    lines = ["", title]
+    for why, count in reasons[:most]:
+        lines += item(f"{count:,} × {why}", width)
+    if len(reasons) > most:
+        others = sum(count for _, count in reasons[most:])
+        lines += item(f"{others:,} for other reasons: {rest}", width)
+    return lines
+
+
 def joined(parts: Sequence[str], width: int, *, gap: str = "  ", hanging: int = 2) -> list[str]:
     """Parts side by side, broken between parts only where the line is full (inside one that is longer alone)."""
     lines: list[str] = []

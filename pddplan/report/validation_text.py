@@ -10,7 +10,7 @@ from pddplan.accuracy.score import ALL, Errors, GroupErrors, Miss
 from pddplan.accuracy.validation import Validation
 from pddplan.estimate.records import MODES
 from pddplan.report.figures import UNKNOWN, figure
-from pddplan.report.layout import item, paragraph, table
+from pddplan.report.layout import counted, paragraph, table
 
 METRIC_NAMES: dict[Metric, str] = {
     "ttft_ms": "TTFT",
@@ -40,7 +40,9 @@ def render_validation(validation: Validation, worst: Sequence[Miss], width: int)
         lines += _crossed([g for g in validation.groups if g.confidence == tier and "," in g.group], tier, peer, width)
     lines += _orders(validation.orders, width)
     lines += _worst(worst, width)
-    lines += _reasons(validation, width)
+    lines += counted(
+        "Rows without a prediction", validation.reasons, width, most=_REASONS_SHOWN, rest="--json has each row's"
+    )
     return "\n".join(lines)
 
 
@@ -174,15 +176,3 @@ def _what(miss: Miss) -> str:
     lengths = f"{point.lengths.input_tokens:g}/{point.lengths.output_tokens:g}"
     labels = f"{row.labels.model} {_short_chip(row.labels.chip)} {row.labels.engine}"
     return f"{labels}, {pools}, {lengths}, {load}" + (f" ({row.id})" if row.id else "")
-
-
-def _reasons(validation: Validation, width: int) -> list[str]:
-    if not validation.reasons:
-        return []
-    lines = ["", "Rows without a prediction"]
-    for why, count in validation.reasons[:_REASONS_SHOWN]:
-        lines += item(f"{count:,} × {why}", width)
-    if len(validation.reasons) > _REASONS_SHOWN:
-        rest = sum(n for _, n in validation.reasons[_REASONS_SHOWN:])
-        lines += item(f"{rest:,} for other reasons: --json has each row's", width)
-    return lines

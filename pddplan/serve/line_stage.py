@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pddplan.perf.protocols import DecodeService, PrefillService
+from pddplan.perf.instance import request_nic_bytes_per_s
 from pddplan.serve import line as line_law
 from pddplan.serve.conversion import conversion_bytes_per_s, conversion_s, crossing_format, held_format
 from pddplan.serve.demand import Demand
@@ -64,10 +64,8 @@ class LineState:
 
 
 def nic_bytes_per_s(pool: Pool, goodput: float) -> float:
-    """Network rate of one request's chips: NIC x chips that hold its KV (tp x pp) x goodput [B/s]."""
-    service: PrefillService | DecodeService = pool.prefill if pool.role == "prefill" else pool.decode
-    ranks = service.parallelism.tp * service.parallelism.pp
-    return pool.offer.chip.scale_out_bytes_per_s * ranks * goodput
+    """Network rate of one request's chips of a pool [B/s]."""
+    return request_nic_bytes_per_s(pool.offer.chip, pool.service.parallelism, goodput)
 
 
 def transfer(
