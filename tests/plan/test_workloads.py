@@ -75,15 +75,30 @@ def usd(result: PlanResult) -> float:
     return result.cost.usd_per_hour
 
 
-@pytest.mark.parametrize("name", ["agent_64k"])  # egress_priced has several plans of one cost
-def test_two_halves_are_one(name: str) -> None:
-    """Two identical workloads at half the rate: the same cost, the same quantiles of either, to 1e-6."""
+def whole_and_halves(name: str) -> tuple[PlanResult, PlanResult]:
+    """An example, and the same as two identical workloads at half the rate."""
     data = yaml.safe_load((examples_dir() / f"{name}.yaml").read_text(encoding="utf-8"))
     halved: dict[str, Any] = copy.deepcopy(data)
     work = halved.pop("workload")
     work["request_rate_per_s"] /= 2
     halved["workloads"] = [{"name": "one", **work}, {"name": "other", **work}]
-    whole, halves = solve(load_scenario_text(yaml.safe_dump(data))), solve(load_scenario_text(yaml.safe_dump(halved)))
+    return solve(load_scenario_text(yaml.safe_dump(data))), solve(load_scenario_text(yaml.safe_dump(halved)))
+
+
+def test_two_halves_of_a_network_are_the_same_pools() -> None:
+    """The same pools at the same cost. How the load is shared among them isn't the same: the found networks differ in
+    it (main decode 71 : 29 for the whole, 72 : 28 for the halves), and with it the headroom."""
+    whole, halves = whole_and_halves("egress_priced")
+    assert whole.cost is not None and halves.cost is not None
+    assert halves.cost.usd_per_hour == pytest.approx(whole.cost.usd_per_hour, rel=1e-6)
+    bought = [[(r.role, r.site, r.chip, r.instances, r.tp, r.pp, r.dp, r.ep) for r in x.roles] for x in (whole, halves)]
+    assert bought[0] == bought[1] and bought[0]
+
+
+@pytest.mark.parametrize("name", ["agent_64k"])
+def test_two_halves_are_one(name: str) -> None:
+    """Two identical workloads at half the rate: the same cost, the same quantiles of either, to 1e-6."""
+    whole, halves = whole_and_halves(name)
     assert whole.cost is not None and halves.cost is not None and whole.evaluation is not None
     assert halves.cost.usd_per_hour == pytest.approx(whole.cost.usd_per_hour, rel=1e-6)
     assert halves.cost.output_usd_per_mtok == pytest.approx(whole.cost.output_usd_per_mtok, rel=1e-6)
