@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pddplan.estimate import pools
-from pddplan.estimate.closed_loop import MOST_USERS, Loop, LoopResult, run_loop
+from pddplan.estimate.closed_loop import MOST_USERS, Loop, LoopResult, StepTimes, representatives, run_loop
 from pddplan.estimate.records import OperatingPoint
-from pddplan.estimate.step_grid import StepGrid, request_grid, token_grid
 from pddplan.estimate.transfer import kv_transfer_s
 from pddplan.perf.service import RooflineAggregated, RooflineDecode, RooflinePrefill
 
 Array = NDArray[np.float64]
+TOKEN_POINTS = 12  # of the table of passes by their prompt tokens
 SATURATED = 2.0  # users per slot
 TURNAROUND_S = 0.010  # a client's time between an answer and its next request; on one machine, a few milliseconds
 
@@ -101,25 +101,23 @@ class ClosedPoint:
 
 def run_closed(points: Sequence[ClosedPoint]) -> LoopResult:
     """Runs all points side by side; arrays in their order."""
-    running = request_grid(np.array([p.run_users for p in points]))
+    loop = _loop(points)
+    _, weight = representatives(loop.users)
+    running = weight[:, None] * np.arange(MOST_USERS + 1)
     most = np.array([min(p.chunk, max(pools.mean_new(p.point.lengths) * max(p.run_users, 1.0), 64.0)) for p in points])
     tokens = token_grid(most)
-    shape = (len(points), running.shape[1], tokens.shape[1])
-    decode, passes = np.zeros(shape), np.zeros(shape)
+    passes = np.zeros((*running.shape, tokens.shape[1]))
+    decode = np.zeros(running.shape)
     for rows in _by_service(points):
         chosen = np.array(rows)
         sample = [points[r] for r in rows]
         if isinstance(sample[0].decode, RooflineAggregated):
-            both = _aggregated_seconds(sample, running[chosen], tokens[chosen])
-            passes[chosen] = both
-            accepted = sample[0].point.engine.mtp_accepted_tokens
-            decode[chosen] = both[:, :, :1] / accepted
+            passes[chosen] = both = _aggregated_seconds(sample, running[chosen], tokens[chosen])
+            decode[chosen] = both[:, :, 0] / sample[0].point.engine.mtp_accepted_tokens
         else:
             decode[chosen] = _decode_seconds(sample, running[chosen])
-            passes[chosen] = _prefill_seconds(sample, tokens[chosen])
-    flat = np.concatenate([tokens[:, :1], tokens[:, -1:]], axis=1)
-    loop = _loop(points)
-    found = run_loop(loop, StepGrid(running, flat, decode[:, :, :2]), StepGrid(running, tokens, passes))
+            passes[chosen, :1] = _prefill_seconds(sample, tokens[chosen])
+    found = run_loop(loop, StepTimes(decode, tokens, passes))
     return _with_all_users(points, loop, found)
 
 
@@ -131,6 +129,12 @@ def _with_all_users(points: Sequence[ClosedPoint], loop: Loop, found: LoopResult
     behind = found.transfer_s - loop.transfer_s > found.queue_s
     queue_s = found.queue_s + np.where(behind, 0.0, wait)
     return replace(found, queue_s=queue_s, transfer_s=found.transfer_s + np.where(behind, wait, 0.0))
+
+
+def token_grid(most: Array, points: int = TOKEN_POINTS) -> Array:
+    """0, then geometric from 1/64 of ``most`` tokens to ``most`` (points of the estimate, points)."""
+    top = np.maximum(most, 64.0)[:, None]
+    return np.concatenate([np.zeros_like(top), top * 64.0 ** np.linspace(-1.0, 0.0, points - 1)[None, :]], axis=1)
 
 
 def _by_service(points: Sequence[ClosedPoint]) -> list[list[int]]:
@@ -159,12 +163,12 @@ def _aggregated_seconds(points: Sequence[ClosedPoint], running: Array, tokens: A
 
 
 def _decode_seconds(points: Sequence[ClosedPoint], running: Array) -> Array:
-    """Decode steps (points, running, 1) [s]; 0 for prefill alone, whose answers are one token long."""
+    """Decode steps (points, running) [s]; 0 for prefill alone, whose answers are one token long."""
     service = points[0].decode
     if not isinstance(service, RooflineDecode):
-        return np.zeros((len(points), running.shape[1], 1))
+        return np.zeros(running.shape)
     workers = np.array([p.decode_workers for p in points])[:, None]
-    return np.asarray(service.step_time_s(running / workers, _column(points, "running_context")[:, :, 0]))[:, :, None]
+    return np.asarray(service.step_time_s(running / workers, _column(points, "running_context")[:, :, 0]))
 
 
 def _prefill_seconds(points: Sequence[ClosedPoint], tokens: Array) -> Array:

@@ -13,7 +13,7 @@ from pddplan.estimate import pools
 from pddplan.estimate.records import OperatingPoint
 from pddplan.estimate.transfer import kv_transfer_s
 from pddplan.perf.service import RooflineAggregated, RooflinePrefill
-from pddplan.serve.queueing import queue_moments, waiting_law
+from pddplan.serve.queueing import mean_wait_s, queue_moments
 
 ROUNDS = 200
 TOLERANCE = 1e-6
@@ -65,10 +65,10 @@ def _prefill(point: OperatingPoint, service: RooflinePrefill, rate: float) -> tu
 
 def _wait(times: np.ndarray, rate: float, units: int, name: str) -> tuple[float, float] | Excuse:
     mean = float(np.mean(times))
-    law = waiting_law(rate, units, queue_moments(times, np.ones_like(times)))
-    if isinstance(law, Excuse):
+    wait = mean_wait_s(rate, units, queue_moments(times, np.ones_like(times)))
+    if isinstance(wait, Excuse):
         return Excuse(name, rate * mean / units, 1.0, "", "prefill")
-    return law.mean_s, mean
+    return wait, mean
 
 
 def _batch(following: Callable[[float], float], limit: float) -> tuple[float, bool]:
@@ -111,19 +111,18 @@ def _aggregated(point: OperatingPoint, service: RooflineAggregated, rate: float)
     chunk, before = pools.mean_chunk(point), pools.before_chunk(point)
     most, bound = pools.most_requests(point, service)
 
-    def steps(running: float) -> tuple[float, float]:
-        """(step with a chunk [s], share of the time that has one)."""
-        mixed = float(service.step_time_s(running / workers, context, chunk, before))
-        return mixed, rate * new / chunk * mixed / (workers * dp)
+    def steps(running: float) -> tuple[float, float, float]:
+        """(step with a chunk [s], without [s], share of the time that has one)."""
+        mixed, plain = service.step_time_s(running / workers, context, [chunk, 0.0], before).tolist()
+        return mixed, plain, rate * new / chunk * mixed / (workers * dp)
 
     overload: list[float] = []
 
     def following(running: float) -> float:
-        mixed, share = steps(running)
+        mixed, plain, share = steps(running)
         if share >= 1.0:
             overload.append(share)
             return math.inf
-        plain = float(service.step_time_s(running / workers, context, 0.0))
         tpot = 1.0 / ((share / mixed + (1.0 - share) / plain) * accepted)
         return rate * pools.mean_output(lengths) * tpot
 
@@ -132,7 +131,7 @@ def _aggregated(point: OperatingPoint, service: RooflineAggregated, rate: float)
         return Excuse("prefill_utilization", overload[0], 1.0, "", "aggregated")
     if not fits:
         return Excuse(bound, running / workers, most, "running per worker", "aggregated")
-    mixed, _ = steps(running)
+    mixed, _, _ = steps(running)
     tpot = running / (rate * pools.mean_output(lengths))
     times = mixed * np.maximum(new / chunk * pools.uniform_quantiles(lengths.shortest) / lengths.mean_share, 1e-9)
     stage = _wait(times, rate, workers * dp, "prefill_utilization")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from pddplan.llm.parameters import parameters
 from pddplan.llm.types import Attention, FeedForward, LanguageModel, LayerGroup
 from pddplan.llm.weights import experts_dtype, linear_dtype, weight_bytes
 from pddplan.perf.curves import EfficiencyCurves
+from pddplan.spec.identity import Same
 from pddplan.spec.types import Chip, Engine
 
 Array = NDArray[Any]
@@ -99,8 +101,13 @@ def weight_formats(instance: Instance) -> WeightFormats:
 
 def attention_groups(model: LanguageModel) -> Mapping[Attention, int]:
     """Distinct token mixers and how many layers have each."""
+    return _attention_groups(Same(model))
+
+
+@lru_cache(maxsize=1024)
+def _attention_groups(model: Same[LanguageModel]) -> Mapping[Attention, int]:
     counts: dict[Attention, int] = {}
-    for group in model.groups:
+    for group in model.value.groups:
         if group.attention.kind != "none":
             counts[group.attention] = counts.get(group.attention, 0) + group.count
     return counts

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
-from pddplan.llm.flops import group_prefill_attention_flops
+from pddplan.llm.flops import AttentionFlops, group_prefill_attention_flops
 from pddplan.llm.kv import group_kv_bytes
 from pddplan.llm.types import Attention
 from pddplan.perf.instance import Array, Instance, attention_groups, kv_share_per_rank, one_layer
@@ -38,7 +40,7 @@ def prefill_attention_ops(instance: Instance, sequences: Array, new: Array, cach
         held = group_kv_bytes(group, cached + new, instance.kv_cache) * kv_share_per_rank(attention, tp) * sequences
         split = sequences * (flops.dense + flops.linear) / tp
         kind = kernel_kind(attention)
-        pair = group_prefill_attention_flops(group, 1.0, 0.0)
+        pair = _pair_flops(attention)
         before = _attended_before(flops.dense, pair.dense, new) if kind != "linear" else 0.0
         seconds = prefill_attention_time_s(
             instance.chip, instance.curves, split, new, held, kind=kind, cached_tokens=before
@@ -53,6 +55,12 @@ def prefill_attention_ops(instance: Instance, sequences: Array, new: Array, cach
             )
             ops.append(OpTime("indexer", "attention", count, seconds, index + zero, zero, zero, "fp8"))
     return ops
+
+
+@lru_cache(maxsize=1024)
+def _pair_flops(attention: Attention) -> AttentionFlops:
+    """FLOPs of one query and one key."""
+    return group_prefill_attention_flops(one_layer(attention), 1.0, 0.0)
 
 
 def _attended_before(flops: Array, pair: Array, new: Array) -> Array:

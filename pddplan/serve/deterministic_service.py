@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,11 +18,11 @@ _RELATIVE_FLOOR = 1e-15
 def _outer_root(utilization: float) -> float:
     """The z > 1 with rho (z - 1) = ln z: P(Q > m) falls as z^-m in M/D/c, whatever c."""
     low, high = 1.0, 1.0 / utilization  # the minimum of rho (z - 1) - ln z stands at 1/rho
-    while utilization * (high - 1.0) < np.log(high):
+    while utilization * (high - 1.0) < math.log(high):
         low, high = high, 2.0 * high
     for _ in range(100):
         middle = 0.5 * (low + high)
-        if utilization * (middle - 1.0) < np.log(middle):
+        if utilization * (middle - 1.0) < math.log(middle):
             low = middle
         else:
             high = middle
@@ -49,6 +51,17 @@ def queue_tail(servers: int, utilization: float) -> Array:
     return np.asarray(np.cumsum(probability[::-1])[::-1][1:])
 
 
+def mean_deterministic(servers: int, utilization: float) -> float:
+    """E[W] of M/D/c in units of the service time, by Little's law: E[Q]/lambda; ``utilization`` below 1."""
+    rho, stretch = _stretched(utilization)
+    return float(queue_tail(servers, rho).sum()) / (servers * rho) * stretch
+
+
+def _stretched(utilization: float) -> tuple[float, float]:
+    rho = min(utilization, _HIGHEST_UTILIZATION)
+    return rho, (1.0 - rho) / (1.0 - utilization)
+
+
 def solve_deterministic(servers: int, utilization: float) -> WaitTable:
     """Waiting time in units of the service time, M/D/c; ``utilization`` below 1.
 
@@ -57,8 +70,7 @@ def solve_deterministic(servers: int, utilization: float) -> WaitTable:
     """
     from scipy.special import gammaln
 
-    rho = min(utilization, _HIGHEST_UTILIZATION)
-    stretch = (1.0 - rho) / (1.0 - utilization)
+    rho, stretch = _stretched(utilization)
     tail = queue_tail(servers, rho)
     last = int(np.argmax(tail <= _RELATIVE_FLOOR * tail[0])) // servers + 2  # service times until the tail drowns
     early = np.geomspace(1.0 / (64.0 * servers), 1.0, 97)
@@ -79,5 +91,5 @@ def solve_deterministic(servers: int, utilization: float) -> WaitTable:
     log_survival = np.log(survival)
     back = max(len(times) - 8, 0)
     decay = float((log_survival[back] - log_survival[-1]) / (times[-1] - times[back]))
-    mean = float(tail.sum()) / (servers * rho) * stretch  # Little: E[W] = E[Q]/lambda
+    mean = float(tail.sum()) / (servers * rho) * stretch
     return WaitTable(float(survival[0]), mean, times, log_survival, decay)

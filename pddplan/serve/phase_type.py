@@ -200,8 +200,24 @@ def _boundary(blocks: list[Blocks], gap_initial: Array, gap_generator: Array) ->
     return inverses, passage
 
 
+@dataclass(frozen=True)
+class Waiting:
+    """P(W > t) = ``start`` e^{``age`` t} ``starts`` of a queue, and its mean."""
+
+    start: Array
+    age: Array
+    starts: Array
+    mean: float
+
+
 def solve_queue(servers: int, service: PhaseType2, gap_initial: Array, gap_generator: Array) -> WaitTable:
-    """Waiting time of a first-come-first-served PH/PH2/c queue, exact for these distributions.
+    """Waiting time of a first-come-first-served PH/PH2/c queue as a table; see ``waiting``."""
+    found = waiting(servers, service, gap_initial, gap_generator)
+    return no_wait() if found is None else tabulate(found)
+
+
+def waiting(servers: int, service: PhaseType2, gap_initial: Array, gap_generator: Array) -> Waiting | None:
+    """Waiting time of a first-come-first-served PH/PH2/c queue, exact for these distributions; None: nobody waits.
 
     While all servers are busy and somebody waits, the age of the head of the queue has density psi e^{Tx} with
     T = D0 + E[e^{T gap}] D1 (Sengupta 1989; for Poisson arrivals E[e^{T gap}] = lambda (lambda I - T)^-1), D0 and
@@ -231,12 +247,12 @@ def solve_queue(servers: int, service: PhaseType2, gap_initial: Array, gap_gener
     psi = np.asarray(exit_rate @ level.reshape(gap_phases, phases))
     not_waiting = _arrivals_below(level, inverses, blocks, exit_rate)
     starts = np.linalg.solve(-age, departure.sum(axis=1))  # (-T)^-1 D1 1
-    waiting = float(psi @ starts)
-    total = waiting + not_waiting
-    if not np.isfinite(total) or waiting <= 1e-250 * total:
-        return no_wait()
+    kept_waiting = float(psi @ starts)
+    total = kept_waiting + not_waiting
+    if not np.isfinite(total) or kept_waiting <= 1e-250 * total:
+        return None
     mean = float(psi @ np.linalg.solve(-age, starts)) / total
-    return tabulate(psi / total, age, starts, mean)
+    return Waiting(psi / total, age, starts, mean)
 
 
 def no_wait() -> WaitTable:
@@ -264,11 +280,12 @@ def _arrivals_below(level: Array, inverses: list[Array], blocks: list[Blocks], e
     return flow
 
 
-def tabulate(start: Array, age: Array, starts: Array, mean: float) -> WaitTable:
+def tabulate(law: Waiting) -> WaitTable:
     """start e^{age t} starts on a grid of 32 points per octave, by repeated squaring of nonnegative matrices."""
+    age, starts = law.age, law.starts
     step = 1.0 / (8.0 * float(np.max(-np.diag(age))))
     power = _small_exponential(age * step)
-    rows = [start]
+    rows = [law.start]
     for _ in range(_POINTS_PER_OCTAVE):
         rows.append(rows[-1] @ power)
     values = [float(r @ starts) for r in rows]
@@ -297,7 +314,7 @@ def tabulate(start: Array, age: Array, starts: Array, mean: float) -> WaitTable:
     inside = log_survival >= floor - 2.0
     grid, log_survival = grid[inside], log_survival[inside]
     tail = float((log_survival[-2] - log_survival[-1]) / (grid[-1] - grid[-2]))
-    return WaitTable(float(values[0]), mean, grid, log_survival, tail)
+    return WaitTable(float(values[0]), law.mean, grid, log_survival, tail)
 
 
 def exponential(matrix: Array) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pddplan.errors import Excuse
-from pddplan.serve.phase_type import exponential, fit_phases, tabulate
+from pddplan.serve.phase_type import Waiting, exponential, fit_phases, tabulate
 from pddplan.serve.queueing import Moments, WaitingLaw, law_of, mean_of_table, waiting_law
 
 Array = NDArray[np.float64]
@@ -194,7 +194,7 @@ def _survival(home: _Home, times: Array, idle: float, q: float, phi: float) -> A
 def _tail_of(start: Array, generator: Array) -> WaitingLaw:
     """t -> start e^{generator t} (-generator)^-1 1 as a tabulated law."""
     sums: Array = np.linalg.solve(-generator, np.ones(len(generator), dtype=np.float64)).astype(np.float64)
-    return law_of(tabulate(start, generator, sums, 0.0), 0.0, 1.0)
+    return law_of(tabulate(Waiting(start, generator, sums, 0.0)), 0.0, 1.0)
 
 
 def _law(

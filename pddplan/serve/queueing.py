@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pddplan.errors import Excuse
-from pddplan.serve.deterministic_service import solve_deterministic
+from pddplan.serve.deterministic_service import mean_deterministic, solve_deterministic
 from pddplan.serve.phase_type import (
     LEAST_SKEW,
     PhaseType2,
@@ -26,6 +26,7 @@ from pddplan.serve.phase_type import (
     fit_two_stages,
     no_wait,
     solve_queue,
+    waiting,
 )
 
 Array = NDArray[np.float64]
@@ -34,6 +35,7 @@ Moments = tuple[float, float, float]
 _EXACT_SERVERS = 40  # above: the law of this many servers, rescaled
 _SMOOTHEST_CHAIN = 0.5  # least squared CV of two stages
 _NEAR_ONE = 1e-4
+IDLE = 1e-9  # utilisation below which nobody waits
 
 
 @dataclass(frozen=True)
@@ -125,19 +127,37 @@ def waiting_law(
     at 64 and 120 servers, c_s^2 up to 27). rho >= 1 gives Excuse("utilization", rho, 1).
     ValueError where an argument is not finite, negative, or m2 < m1^2.
     """
+    checked = _checked(arrival_rate_per_s, servers, moments, burstiness)
+    if isinstance(checked, Excuse):
+        return checked
+    rho, scv, skew = checked
+    if rho < IDLE:
+        return WaitingLaw(0.0, 0.0, rho)
+    return law_of(_unit_table(servers, rho, scv, skew, burstiness), rho, moments[0])
+
+
+def mean_wait_s(arrival_rate_per_s: float, servers: int, moments: Moments, burstiness: float = 1.0) -> float | Excuse:
+    """The mean of ``waiting_law`` [s] at a fraction of its cost: the law itself isn't tabulated."""
+    checked = _checked(arrival_rate_per_s, servers, moments, burstiness)
+    if isinstance(checked, Excuse):
+        return checked
+    rho, scv, skew = checked
+    return moments[0] * _unit_mean(servers, rho, scv, skew, burstiness) if rho >= IDLE else 0.0
+
+
+def _checked(rate: float, servers: int, moments: Moments, burstiness: float) -> tuple[float, float, float] | Excuse:
+    """(utilisation, c_s^2, m1 m3/m2^2) of a queue that is stable."""
     m1, m2, m3 = moments
-    if not all(np.isfinite(v) and v >= 0.0 for v in (arrival_rate_per_s, m1, m2, m3, burstiness)) or servers < 1:
+    if not all(np.isfinite(v) and v >= 0.0 for v in (rate, m1, m2, m3, burstiness)) or servers < 1:
         raise ValueError("arrival rate, moments and burstiness must be finite and not negative, servers at least 1")
     if m2 < m1 * m1 * (1.0 - 1e-9):
         raise ValueError("the second moment is below the square of the first")
-    rho = arrival_rate_per_s * m1 / servers
+    rho = rate * m1 / servers
     if rho >= 1.0:
         return Excuse("utilization", rho, 1.0)
-    if rho < 1e-9:
-        return WaitingLaw(0.0, 0.0, rho)
-    scv = max(m2 / (m1 * m1) - 1.0, 0.0)
-    table = _unit_table(servers, rho, scv, m1 * m3 / (m2 * m2), burstiness)
-    return law_of(table, rho, m1)
+    if rho < IDLE:
+        return rho, 0.0, 1.0
+    return rho, max(m2 / (m1 * m1) - 1.0, 0.0), m1 * m3 / (m2 * m2)
 
 
 def law_of(table: WaitTable, utilization: float, unit_s: float) -> WaitingLaw:
@@ -160,6 +180,18 @@ def _unit_table(servers: int, rho: float, scv: float, skew: float, burstiness: f
     if scv >= _SMOOTHEST_CHAIN:
         return solve_queue(servers, _unit_service(scv, skew), *fit_gaps(servers * rho, burstiness))
     return _between(servers, rho, scv, burstiness)
+
+
+@lru_cache(maxsize=4096)
+def _unit_mean(servers: int, rho: float, scv: float, skew: float, burstiness: float) -> float:
+    """Mean of ``_unit_table``."""
+    if servers > _EXACT_SERVERS or burstiness < 1.0:  # the latter: quantiles are cut at 0
+        return _unit_table(servers, rho, scv, skew, burstiness).mean
+    if scv >= _SMOOTHEST_CHAIN:
+        found = waiting(servers, _unit_service(scv, skew), *fit_gaps(servers * rho, burstiness))
+        return 0.0 if found is None else found.mean
+    chain, bursty = (_unit_mean(servers, rho, _SMOOTHEST_CHAIN, 0.0, b) for b in (1.0, burstiness))
+    return bursty - (1.0 - scv / _SMOOTHEST_CHAIN) * (chain - mean_deterministic(servers, rho))
 
 
 def _unit_service(scv: float, skew: float) -> PhaseType2:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import pytest
@@ -14,7 +15,15 @@ from scipy.integrate import trapezoid
 from pddplan.errors import Excuse
 from pddplan.serve.deterministic_service import queue_tail, solve_deterministic
 from pddplan.serve.phase_type import exponential, fit_gaps, fit_hyperexponential, fit_phases, solve_queue
-from pddplan.serve.queueing import WaitingLaw, _rescaled, _unit_service, erlang_c, queue_moments, waiting_law
+from pddplan.serve.queueing import (
+    WaitingLaw,
+    _rescaled,
+    _unit_service,
+    erlang_c,
+    mean_wait_s,
+    queue_moments,
+    waiting_law,
+)
 from tests.reference import reference_dir
 
 
@@ -101,6 +110,18 @@ def test_constant_service_mean(servers: int, rho: float, mean: float) -> None:
     crommelin = float(late.sum())
     assert solve_deterministic(servers, rho).mean == pytest.approx(crommelin, rel=1e-6)
     assert crommelin == pytest.approx(mean, rel=2e-4)
+
+
+@pytest.mark.parametrize("servers", [1, 8, 64])
+@pytest.mark.parametrize("burstiness", [0.5, 1.0, 4.0])
+def test_the_mean_alone_is_that_of_the_law(servers: int, burstiness: float) -> None:
+    for rho, scv in product((1e-3, 0.5, 0.95, 0.99999), (0.0, 0.2, 0.7, 1.0, 9.0)):
+        moments = (2.0, 4.0 * (1.0 + scv), 16.0 * (1.0 + scv) ** 2)
+        whole = law(rho * servers / 2.0, servers, moments, burstiness)
+        mean = mean_wait_s(rho * servers / 2.0, servers, moments, burstiness)
+        assert mean == pytest.approx(whole.mean_s, rel=1e-9)
+    overload = Excuse("utilization", 1.0, 1.0)
+    assert mean_wait_s(1.0, servers, (float(servers), 2.0 * servers**2, 6.0 * servers**3)) == overload
 
 
 def test_constant_service_distribution_by_iteration() -> None:
