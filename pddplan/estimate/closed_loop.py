@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from pddplan.estimate.loop_events import run_events
+from pddplan.estimate.loop_events import OneLoop, run_events
 
 Array = NDArray[np.float64]
 
@@ -92,28 +92,27 @@ def run_loop(loop: Loop, times: StepTimes) -> LoopResult:
     sums = []
     for row in range(count.size):
         users, rounds = int(count[row]), max(round(float(loop.rounds[row])), 1)
-        sums.append(
-            run_events(
-                users,
-                float(weight[row]),
-                rounds,
-                float(max(np.floor(loop.slots[row] / weight[row] + 1e-9), 1.0)),
-                int(loop.servers[row]),
-                float(loop.new_tokens[row]),
-                float(loop.output_tokens[row]),
-                float(loop.shortest[row]),
-                float(loop.chunk[row]),
-                float(loop.mixed[row]),
-                float(loop.poll_steps[row]),
-                float(loop.output_steps[row]),
-                float(loop.transfer_s[row]),
-                2.0 * float(loop.turnaround_s[row]),
-                times.decode[row].tolist(),
-                times.tokens[row].tolist(),
-                times.passes[row].tolist(),
-                *spread(users, rounds),
-            )
+        one = OneLoop(
+            count=users,
+            weight=float(weight[row]),
+            rounds=rounds,
+            slots=float(max(np.floor(loop.slots[row] / weight[row] + 1e-9), 1.0)),
+            servers=int(loop.servers[row]),
+            new_tokens=float(loop.new_tokens[row]),
+            output_tokens=float(loop.output_tokens[row]),
+            shortest=float(loop.shortest[row]),
+            chunk=float(loop.chunk[row]),
+            mixed=float(loop.mixed[row]),
+            poll_steps=float(loop.poll_steps[row]),
+            output_steps=float(loop.output_steps[row]),
+            transfer_s=float(loop.transfer_s[row]),
+            longest_pause_s=2.0 * float(loop.turnaround_s[row]),
+            decode_s=times.decode[row].tolist(),
+            tokens=times.tokens[row].tolist(),
+            passes_s=times.passes[row].tolist(),
+            **dict(zip(("spread_in", "spread_out", "spread_pause"), spread(users, rounds), strict=True)),
         )
+        sums.append(run_events(one))
     return _means(loop, count, weight, np.array(sums).reshape(count.size, -1).T)
 
 
