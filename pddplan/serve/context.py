@@ -231,11 +231,14 @@ class Context:
         sent = sending(self.demand, pool, main, relay)
         key = (id(pool.service), pool.instances, rate, sent)
         if key not in self.stages:
-            times, servers = self.prefill_times(pool), pool.instances * pool.prefill.servers_per_instance
-            if sent != Sending():
-                times = converting(times, sender_s(self.demand, pool, sent, self._known_share))
+            times, servers = self.sent_times(pool, sent), pool.instances * pool.prefill.servers_per_instance
             self.stages[key] = prefill_stage(self.demand, times, servers, rate, self.cap("prefill"))
         return self.stages[key]
+
+    def sent_times(self, pool: Pool, sent: Sending) -> PrefillTimes:
+        """Service times of prefill with what it converts for those that it sends its caches to."""
+        times = self.prefill_times(pool)
+        return times if sent == Sending() else converting(times, sender_s(self.demand, pool, sent, self._known_share))
 
     @property
     def _known_share(self) -> float:

@@ -82,6 +82,25 @@ def evaluate(
     return _completed(case, best) if detail else best.evaluation
 
 
+def flows_of(
+    context: Context, deployment: Plan, rate: float, routing: Routing
+) -> tuple[tuple[Case, Flow], ...] | Excuse:
+    """Every split way of a plan with its stages in equilibrium, under the rule for the relay that an evaluation found;
+    none of aggregated pools. Excuse where a stage has no answer."""
+    if isinstance(deployment, Network):
+        from pddplan.serve.network import network_flows
+
+        return network_flows(context, deployment, rate, routing)
+    if deployment.prefill is None or deployment.main is None:
+        return ()
+    stage = context.prefill_stage(deployment.prefill, rate, deployment.main, deployment.relay)
+    if isinstance(stage, Excuse):
+        return stage
+    case = Case(context, deployment, stage, transfer(context.demand, deployment, stage, context.nic_goodput), rate)
+    flow = equilibrium(case, math.inf if routing.threshold_s is None else routing.threshold_s, stay_s=routing.stay_s)
+    return flow if isinstance(flow, Excuse) else ((case, flow),)
+
+
 def _first_line(case: Case) -> LineState:
     """The line where ``equilibrium`` starts: classes of the transfers where no stage came to an answer."""
     pinned = pinned_share(case.context, case.deployment)

@@ -111,6 +111,17 @@ def evaluate_network(
     return _completed(ways, best) if detail else best.answer.evaluation
 
 
+def network_flows(
+    context: Context, network: Network, rate: float, routing: Routing
+) -> tuple[tuple[Case, Flow], ...] | Excuse:
+    """The split routes of a network with their stages in equilibrium, see ``evaluate.flows_of``."""
+    ways = _ways(context, network, rate, False)
+    if isinstance(ways, Excuse) or not ways.cases:
+        return ways if isinstance(ways, Excuse) else ()
+    flows = _equilibrium(ways, math.inf if routing.threshold_s is None else routing.threshold_s)
+    return flows if isinstance(flows, Excuse) else tuple(zip(ways.cases, flows, strict=True))
+
+
 @dataclass(frozen=True)
 class _Solved:
     """A network at one relay threshold; ``flows`` by case and ``parts``, latencies by share of the requests, are empty

@@ -1,0 +1,50 @@
+"""One code for the event loop: compiled where numba (extra ``fast``) is installed, else run as it is."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+COMPILED = importlib.util.find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0")
+
+
+def jit(function: F) -> F:
+    """``numba.njit`` with its result kept on disk, or the function itself."""
+    if not COMPILED:
+        return function
+    from numba import njit
+
+    _keep_in_own_folder()
+    compiled: Any = njit(cache=True)(function)
+    return cast(F, compiled)
+
+
+@cache
+def cache_folder() -> Path:
+    """Where compiled code is kept: a folder for each state of these sources. numba by itself looks at the file of a
+    function only, not at those whose functions it calls."""
+    state = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        state.update(path.read_bytes())
+    given = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
+    base = Path(given) if given else Path.home() / ".cache"
+    return base / "pddplan" / state.hexdigest()[:16]
+
+
+@cache
+def _keep_in_own_folder() -> None:
+    import numba
+
+    vars(numba.config)["CACHE_DIR"] = str(cache_folder())
+
+
+def is_cached() -> bool:
+    """Whether an earlier run has left compiled code: compiling takes about a minute."""
+    return not COMPILED or any(cache_folder().rglob("*.nbc"))

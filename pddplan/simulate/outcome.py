@@ -1,0 +1,287 @@
+"""From what the event loop counted to an answer: warm-up cut off, quantiles with intervals, beside the formulas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pddplan.serve.equilibrium import Flow
+from pddplan.serve.latency import Mixture
+from pddplan.serve.records import Evaluation, SloValue
+from pddplan.simulate import world as wd
+from pddplan.simulate.arriving import LEAST_S, PER_FOLD
+from pddplan.simulate.build import Lane
+from pddplan.simulate.compiled import COMPILED
+from pddplan.simulate.records import (
+    QUANTILES,
+    Asked,
+    Growth,
+    Interval,
+    PoolSample,
+    Series,
+    Share,
+    Simulated,
+    Simulation,
+    Stage,
+)
+from pddplan.simulate.run import Run
+from pddplan.spec.types import Metric
+
+Array = NDArray[np.float64]
+
+LEAST_CUT, MOST_CUT = 2, 16  # batches of warm-up
+CONFIDENCE = 0.975
+METRIC_OF: dict[Metric, int] = {"ttft": wd.TTFT, "tpot": wd.TPOT, "pause": wd.PAUSE, "e2e": wd.E2E}
+STAGE_OF: dict[Stage, int] = {"prefill": wd.AT_PREFILL, "wan": wd.AT_LINE, "relay": wd.AT_RELAY, "main": wd.AT_MAIN}
+GROWS = 1.4  # number in the system, last quarter over second quarter: from here on it is no steady state
+GROWS_BY = 0.01  # of the request rate
+FEW = 20  # requests of a stage below which its quantiles say nothing
+
+
+def warm_up(means: Array) -> int:
+    """Batches to cut off the start: the least standard error of the mean of what is left (MSER; White, Simulation 69
+    (1997) 323)."""
+    cuts = range(LEAST_CUT, min(MOST_CUT, means.size - 4) + 1)
+    return min(cuts, key=lambda cut: float(np.var(means[cut:])) / (means.size - cut))
+
+
+def quantile_of(histogram: Array, q: float) -> float:
+    """Quantile of the counts in bins of half a per cent, linear within the bin [s]; 0 below a microsecond."""
+    counts = np.cumsum(histogram, dtype=float)
+    if counts[-1] <= 0:
+        return math.nan
+    target = q * counts[-1]
+    at = int(np.searchsorted(counts, target))
+    if at == 0:
+        return 0.0
+    inside = (target - counts[at - 1]) / max(counts[at] - counts[at - 1], 1.0)
+    return LEAST_S * math.exp((at - 1 + inside) / PER_FOLD)
+
+
+def t_quantile(freedom: int) -> float:
+    """97.5 % quantile of Student's t, by its expansion around the normal one (Abramowitz and Stegun 26.7.5)."""
+    z, v = NormalDist().inv_cdf(CONFIDENCE), max(freedom, 1)
+    terms = (
+        z,
+        (z**3 + z) / (4 * v),
+        (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2),
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3),
+    )
+    return sum(terms)
+
+
+def interval(whole: float, parts: Sequence[float]) -> Interval:
+    """``whole`` with the 95 % interval of the mean of equal ``parts`` of the run around it."""
+    known = np.array([part for part in parts if math.isfinite(part)])
+    if known.size < 2:
+        return Interval(whole, 0.0, math.inf)
+    half = t_quantile(known.size - 1) * float(np.std(known, ddof=1)) / math.sqrt(known.size)
+    return Interval(whole, max(whole - half, 0.0), whole + half)
+
+
+def quantile(histogram: Array, q: float) -> Interval:
+    """A quantile over batches (batches, bins); batches are joined until each has enough requests above it."""
+    counts = histogram.sum(axis=1)
+    total = float(counts.sum())
+    groups = int(max(min(len(counts), total * (1.0 - q) / 25.0), 1))
+    parts = [quantile_of(part.sum(axis=0), q) for part in np.array_split(histogram, groups)]
+    return interval(quantile_of(histogram.sum(axis=0), q), parts)
+
+
+def simulation_of(run: Run, evaluation: Evaluation, asked: Asked, rate: float) -> Simulation:
+    """The answer of a finished run beside the ``evaluation`` of the same plan at ``rate``."""
+    w = run.world
+    counts = w.batch_sums[:, wd.BATCH_COUNT]
+    means = w.batch_sums[:, wd.BATCH_TTFT] / np.maximum(counts, 1.0)
+    cut = 0 if asked.changes else warm_up(means)
+    sums, seconds = w.batch_sums[cut:].sum(axis=0), float(w.now[wd.SEEN_AT])
+    answered = float(counts[cut:].sum())
+    began = _began(w, float(counts[:cut].sum()))
+    growth = _growth(run, rate) if not asked.changes else None
+    return Simulation(
+        requests=int(answered),
+        seed=asked.seed,
+        simulated_s=seconds - began,
+        warmup_s=began,
+        warmup_requests=int(counts[:cut].sum()),
+        throughput_rps=answered / max(seconds - began, 1e-12),
+        littles_law_error=abs(w.total[wd.AREA] / max(w.total[wd.SPENT], 1e-300) - 1.0),
+        line_bytes_error=_bytes_error(w),
+        quantiles=() if growth else _quantiles(run, evaluation, cut),
+        shares=_shares(run, evaluation, sums, seconds),
+        pools=_pools(run, sums, seconds),
+        series=_series(run),
+        growth=growth,
+        compiled=COMPILED,
+    )
+
+
+def _began(w: wd.World, answered: float) -> float:
+    """When so many requests were answered [s]."""
+    if answered <= 0:
+        return 0.0
+    filled = w.series[:, wd.AT] > 0
+    done, at = w.series[filled, wd.DONE_SO_FAR], w.series[filled, wd.AT]
+    return float(np.interp(answered, done, at)) if done.size else 0.0
+
+
+def _bytes_error(w: wd.World) -> float:
+    """Bytes that left against those of all flows less what still waits to be sent."""
+    waiting = sum(
+        float(w.requests["bytes"][w.flows[line, : w.lines["flow_count"][line]]].sum()) for line in range(w.lines.size)
+    )
+    sent = w.total[wd.FLOW_BYTES] - waiting
+    return abs(w.total[wd.LINE_BYTES] / sent - 1.0) if sent > 0 else 0.0
+
+
+# ---------------------------------------------------------------- quantiles
+
+
+def _quantiles(run: Run, evaluation: Evaluation, cut: int) -> tuple[Simulated, ...]:
+    histogram, names = run.world.histogram[:, :, cut:], run.context.names
+    found = []
+    for row in evaluation.slo:
+        own = histogram.sum(axis=0) if row.workload is None else histogram[names.index(row.workload)]
+        found.append(_simulated(row, own[METRIC_OF[row.metric]]))
+    for stage, metric in STAGE_OF.items():
+        counts = histogram[:, metric].sum(axis=0)
+        if counts.sum() < FEW:
+            continue
+        for q in QUANTILES:
+            found.append(Simulated("ttft", q, stage, _analytic(run.lanes, stage, q), quantile(counts, q)))
+    return tuple(found)
+
+
+def _simulated(row: SloValue, histogram: Array) -> Simulated:
+    return Simulated(
+        row.metric, row.quantile, "all", row.value_s, quantile(histogram, row.quantile), row.workload, row.limit_s
+    )
+
+
+def _analytic(lanes: Sequence[Lane], stage: Stage, q: float) -> float | None:
+    """What the formulas say of a stage's time, over the requests that pass it; of a single way only."""
+    if len(lanes) != 1:
+        return None
+    case, flow = lanes[0]
+    if stage == "prefill":
+        return Mixture(case.context.demand.atoms.weight, case.stage.time_s, case.stage.law.survival, {}).quantile(q)
+    if stage == "main":
+        return float(flow.main.admission.quantile(q)) if math.isfinite(flow.main.occupancy.tpot_s) else None
+    weight, value = _passing(case.move.rdma_s, flow, stage)
+    return Mixture(weight, value, None, {}).quantile(q) if weight.size else None
+
+
+def _passing(rdma_s: Array, flow: Flow, stage: Stage) -> tuple[Array, Array]:
+    """(weights, times) of the requests that go over the line, or by the relay."""
+    if stage == "wan":
+        weight = (flow.direct[..., None] * flow.line.probability).ravel()
+        value = np.broadcast_to(flow.line.exposed, (*flow.direct.shape, flow.line.probability.size)).ravel()
+        return weight[weight > 0], value[weight > 0]
+    if flow.ways is None:
+        return np.empty(0), np.empty(0)
+    return flow.ways.weight, rdma_s[flow.ways.atom]
+
+
+# ---------------------------------------------------------------- shares and pools
+
+
+def _shares(run: Run, evaluation: Evaluation, sums: Array, seconds: float) -> tuple[Share, ...]:
+    w, routing = run.world, evaluation.routing
+    count = max(float(sums[wd.BATCH_COUNT]), 1.0)
+    load = w.busy[w.prefills.size + w.decodes.size :] / max(seconds, 1e-12)
+    hit = evaluation.prefill_hit_rate
+    law = run.lanes[0][0].stage.law if len(run.lanes) == 1 else None
+    found = [
+        Share("relay_share", routing.relay_share, sums[wd.BATCH_RELAYED] / count),
+        Share("filtered_share", routing.filtered_share, sums[wd.BATCH_FILTERED] / count),
+        Share(
+            "relay_token_share",
+            routing.relay_token_share,
+            sums[wd.BATCH_RELAY_TOKENS] / max(sums[wd.BATCH_TOKENS], 1.0),
+        ),
+        Share("decode_hit_rate", evaluation.decode_hit_rate, hit * sums[wd.BATCH_HELD] / max(sums[wd.BATCH_HIT], 1.0)),
+        Share("within_slo_share", evaluation.within_slo_share, sums[wd.BATCH_INSIDE] / count),
+        Share("prefill_wait_share", law.p_wait if law else None, sums[wd.BATCH_QUEUED] / count),
+        Share("prefill_wait_mean_s", law.mean_s if law else None, sums[wd.BATCH_WAIT] / count),
+        Share(
+            "slot_wait_share",
+            run.lanes[0][1].main.p_overflow if len(run.lanes) == 1 else None,
+            sums[wd.BATCH_SLOT_WAITED] / max(sums[wd.BATCH_SLOT_ASKED], 1.0),
+        ),
+    ]
+    for n, line in enumerate(evaluation.lines[: w.lines.size]):
+        name = "line_utilization" if w.lines.size == 1 else f"line_{n + 1}_utilization"
+        found.append(Share(name, line.utilization, float(load[n] / run.places.lines[n].capacity_bytes_per_s)))
+    return tuple(Share(s.name, s.analytic, float(s.simulated)) for s in found)
+
+
+def _pools(run: Run, sums: Array, seconds: float) -> tuple[PoolSample, ...]:
+    w, places = run.world, run.places
+    mean = w.busy / max(seconds, 1e-12)
+    found = []
+    for p, pool in enumerate(places.prefills):
+        servers = int(w.prefills[p].last - w.prefills[p].first)
+        busy = float(mean[p])
+        found.append(PoolSample("prefill", pool.instances, busy / servers, busy / pool.instances, None))
+    waited = float(sums[wd.BATCH_SLOT_WAITED] / max(sums[wd.BATCH_SLOT_ASKED], 1.0))
+    for d, pool in enumerate(places.decodes):
+        requests = float(mean[w.prefills.size + d])
+        slots = float(w.decodes[d].slots) * pool.instances
+        of_main = waited if pool.role != "relay_decode" else None
+        found.append(PoolSample(pool.role, pool.instances, requests / slots, requests / pool.instances, of_main))
+    return tuple(
+        PoolSample(s.role, s.instances, float(s.busy_share), float(s.mean_batch), s.waiting_share) for s in found
+    )
+
+
+def _series(run: Run) -> Series:
+    w = run.world
+    rows = w.series[w.series[:, wd.AT] > 0]
+    done = np.diff(rows[:, wd.DONE_SO_FAR], prepend=0.0)
+    ttft, late = (np.diff(rows[:, column], prepend=0.0) for column in (wd.TTFT_SO_FAR, wd.LATE_SO_FAR))
+    some = np.where(done > 0, done, np.nan)
+    capacity = max(sum(line.capacity_bytes_per_s for line in run.places.lines), 1.0)
+    return Series(
+        times_s=rows[:, wd.AT],
+        prefill_waiting=rows[:, wd.PREFILL_WAITING],
+        prefill_busy=rows[:, wd.PREFILL_BUSY],
+        line_flows=rows[:, wd.LINE_FLOWS],
+        line_load=rows[:, wd.LINE_LOAD] / capacity,
+        relay_requests=rows[:, wd.ON_RELAY_NOW],
+        main_requests=rows[:, wd.ON_MAIN_NOW],
+        main_waiting=rows[:, wd.MAIN_WAITING],
+        idle_bytes=rows[:, wd.IDLE_BYTES],
+        ttft_s=ttft / some,
+        late_share=late / some,
+    )
+
+
+# ---------------------------------------------------------------- overload
+
+
+def _growth(run: Run, rate: float) -> Growth | None:
+    """Whether the number in the system keeps growing: its mean over the last quarter of the run against the second."""
+    w = run.world
+    rows = w.series[w.series[:, wd.AT] > 0]
+    if len(rows) < 8:
+        return None
+    quarter = len(rows) // 4
+    early, late = rows[quarter : 2 * quarter], rows[-quarter:]
+    slope = (late[:, wd.NUMBER].mean() - early[:, wd.NUMBER].mean()) / (late[:, wd.AT].mean() - early[:, wd.AT].mean())
+    grows = late[:, wd.NUMBER].mean() > GROWS * early[:, wd.NUMBER].mean() and slope > GROWS_BY * rate
+    if not (grows or run.crowded):
+        return None
+    piles = {
+        "prefill": (wd.PREFILL_WAITING,),
+        "line": (wd.LINE_FLOWS,),
+        "main_decode": (wd.MAIN_WAITING,),
+        "relay_decode": (wd.RELAY_WAITING,),
+    }
+    rises = {name: sum(late[:, c].mean() - early[:, c].mean() for c in columns) for name, columns in piles.items()}
+    stage = max(rises, key=lambda name: rises[name])
+    slope = min(max(float(slope), 0.0), rate * 0.999)
+    return Growth(slope, stage, slope / (rate - slope))
