@@ -22,17 +22,19 @@ def jit(function: F) -> F:
     from numba import njit
 
     _keep_in_own_folder()
-    compiled: Any = njit(cache=True)(function)
+    compiled: Any = njit(cache=True, nogil=True)(function)
     return cast(F, compiled)
 
 
 @cache
 def cache_folder() -> Path:
-    """Where compiled code is kept: a folder for each state of these sources. numba by itself looks at the file of a
-    function only, not at those whose functions it calls."""
+    """Where compiled code is kept: a folder for each state of the sources that are compiled. numba by itself looks at
+    the file of a function only, not at those whose functions it calls."""
     state = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
-        state.update(path.read_bytes())
+        source = path.read_bytes()
+        if b"jit" in source or path.stem == "world":
+            state.update(source)
     given = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
     base = Path(given) if given else Path.home() / ".cache"
     return base / "pddplan" / state.hexdigest()[:16]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pddplan.serve.context import Context
+from pddplan.serve.deployment import Pool
 from pddplan.serve.equilibrium import Flow
 from pddplan.serve.latency import Mixture
 from pddplan.serve.records import Evaluation, SloValue
@@ -16,6 +19,7 @@ from pddplan.simulate import world as wd
 from pddplan.simulate.arriving import LEAST_S, PER_FOLD
 from pddplan.simulate.build import Lane
 from pddplan.simulate.compiled import COMPILED
+from pddplan.simulate.mixing import Mix
 from pddplan.simulate.records import (
     QUANTILES,
     Asked,
@@ -31,7 +35,7 @@ from pddplan.simulate.records import (
 from pddplan.simulate.run import Run
 from pddplan.spec.types import Metric
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
 
 LEAST_CUT, MOST_CUT = 2, 16  # batches of warm-up
 CONFIDENCE = 0.975
@@ -95,32 +99,71 @@ def quantile(histogram: Array, q: float) -> Interval:
 def simulation_of(run: Run, evaluation: Evaluation, asked: Asked, rate: float) -> Simulation:
     """The answer of a finished run beside the ``evaluation`` of the same plan at ``rate``."""
     w = run.world
-    counts = w.batch_sums[:, wd.BATCH_COUNT]
-    means = w.batch_sums[:, wd.BATCH_TTFT] / np.maximum(counts, 1.0)
-    cut = 0 if asked.changes else warm_up(means)
+    cut = 0 if asked.changes else _cut(w.batch_sums)
     sums, seconds = w.batch_sums[cut:].sum(axis=0), float(w.now[wd.SEEN_AT])
-    answered = float(counts[cut:].sum())
-    began = _began(w, float(counts[:cut].sum()))
-    growth = _growth(run, rate) if not asked.changes else None
+    growth = growth_of(w.series, rate, run.crowded) if not asked.changes else None
+    quantiles: tuple[Simulated, ...] = ()
+    if growth is None:
+        quantiles = _rows(w.histogram[:, :, cut:], evaluation, run.context.names) + _stages(run, cut)
     return Simulation(
-        requests=int(answered),
-        seed=asked.seed,
-        simulated_s=seconds - began,
-        warmup_s=began,
-        warmup_requests=int(counts[:cut].sum()),
-        throughput_rps=answered / max(seconds - began, 1e-12),
-        littles_law_error=abs(w.total[wd.AREA] / max(w.total[wd.SPENT], 1e-300) - 1.0),
+        **_counted(w, cut, asked),
         line_bytes_error=_bytes_error(w),
-        quantiles=() if growth else _quantiles(run, evaluation, cut),
+        quantiles=quantiles,
         shares=_shares(run, evaluation, sums, seconds),
         pools=_pools(run, sums, seconds),
-        series=_series(run),
+        series=_series(w.series, sum(line.capacity_bytes_per_s for line in run.places.lines)),
         growth=growth,
         compiled=COMPILED,
     )
 
 
-def _began(w: wd.World, answered: float) -> float:
+def mixed_simulation_of(
+    mix: Mix, crowded: bool, pool: Pool, context: Context, evaluation: Evaluation, asked: Asked
+) -> Simulation:
+    """The answer of a finished run of an aggregated pool."""
+    cut = _cut(mix.batch_sums)
+    sums = mix.batch_sums[cut:].sum(axis=0)
+    count = max(float(sums[wd.BATCH_COUNT]), 1.0)
+    rows = mix.series[mix.series[:, wd.AT] > 0]
+    growth = growth_of(mix.series, context.rate, crowded)
+    batch, busy = float(rows[:, wd.ON_MAIN_NOW].mean()), float(rows[:, wd.PREFILL_BUSY].mean())
+    return Simulation(
+        **_counted(mix, cut, asked),
+        line_bytes_error=0.0,
+        quantiles=() if growth else _rows(mix.histogram[:, :, cut:], evaluation, context.names),
+        shares=(
+            Share("within_slo_share", evaluation.within_slo_share, float(sums[wd.BATCH_INSIDE]) / count),
+            Share("prefill_wait_mean_s", None, float(sums[wd.BATCH_WAIT]) / count),
+        ),
+        pools=(PoolSample("aggregated", pool.instances, busy / pool.instances, batch / pool.instances, None),),
+        series=_series(mix.series, 1.0),
+        growth=growth,
+        compiled=COMPILED,
+    )
+
+
+def _cut(batch_sums: Array) -> int:
+    """Batches of warm-up, by the mean TTFT of each."""
+    return warm_up(batch_sums[:, wd.BATCH_TTFT] / np.maximum(batch_sums[:, wd.BATCH_COUNT], 1.0))
+
+
+def _counted(w: wd.World | Mix, cut: int, asked: Asked) -> dict[str, Any]:
+    """What any run has counted."""
+    counts, seconds = w.batch_sums[:, wd.BATCH_COUNT], float(w.now[wd.SEEN_AT])
+    answered = float(counts[cut:].sum())
+    began = _began(w, float(counts[:cut].sum()))
+    return {
+        "requests": int(answered),
+        "seed": asked.seed,
+        "simulated_s": seconds - began,
+        "warmup_s": began,
+        "warmup_requests": int(counts[:cut].sum()),
+        "throughput_rps": answered / max(seconds - began, 1e-12),
+        "littles_law_error": float(abs(w.total[wd.AREA] / max(w.total[wd.SPENT], 1e-300) - 1.0)),
+    }
+
+
+def _began(w: wd.World | Mix, answered: float) -> float:
     """When so many requests were answered [s]."""
     if answered <= 0:
         return 0.0
@@ -141,18 +184,24 @@ def _bytes_error(w: wd.World) -> float:
 # ---------------------------------------------------------------- quantiles
 
 
-def _quantiles(run: Run, evaluation: Evaluation, cut: int) -> tuple[Simulated, ...]:
-    histogram, names = run.world.histogram[:, :, cut:], run.context.names
+def _rows(histogram: Array, evaluation: Evaluation, names: Sequence[str]) -> tuple[Simulated, ...]:
+    """The rows that ``solve`` prints, from counts (workloads, metrics, batches, bins)."""
     found = []
     for row in evaluation.slo:
         own = histogram.sum(axis=0) if row.workload is None else histogram[names.index(row.workload)]
         found.append(_simulated(row, own[METRIC_OF[row.metric]]))
+    return tuple(found)
+
+
+def _stages(run: Run, cut: int) -> tuple[Simulated, ...]:
+    """What each stage adds to the first token."""
+    found = []
     for stage, metric in STAGE_OF.items():
-        counts = histogram[:, metric].sum(axis=0)
-        if counts.sum() < FEW:
-            continue
-        for q in QUANTILES:
-            found.append(Simulated("ttft", q, stage, _analytic(run.lanes, stage, q), quantile(counts, q)))
+        counts = run.world.histogram[:, metric, cut:].sum(axis=0)
+        if counts.sum() >= FEW:
+            found += [
+                Simulated("ttft", q, stage, _analytic(run.lanes, stage, q), quantile(counts, q)) for q in QUANTILES
+            ]
     return tuple(found)
 
 
@@ -238,19 +287,18 @@ def _pools(run: Run, sums: Array, seconds: float) -> tuple[PoolSample, ...]:
     )
 
 
-def _series(run: Run) -> Series:
-    w = run.world
-    rows = w.series[w.series[:, wd.AT] > 0]
+def _series(series: Array, capacity: float) -> Series:
+    """The points that were reached; ``capacity`` of all lines [B/s]."""
+    rows = series[series[:, wd.AT] > 0]
     done = np.diff(rows[:, wd.DONE_SO_FAR], prepend=0.0)
     ttft, late = (np.diff(rows[:, column], prepend=0.0) for column in (wd.TTFT_SO_FAR, wd.LATE_SO_FAR))
     some = np.where(done > 0, done, np.nan)
-    capacity = max(sum(line.capacity_bytes_per_s for line in run.places.lines), 1.0)
     return Series(
         times_s=rows[:, wd.AT],
         prefill_waiting=rows[:, wd.PREFILL_WAITING],
         prefill_busy=rows[:, wd.PREFILL_BUSY],
         line_flows=rows[:, wd.LINE_FLOWS],
-        line_load=rows[:, wd.LINE_LOAD] / capacity,
+        line_load=rows[:, wd.LINE_LOAD] / max(capacity, 1.0),
         relay_requests=rows[:, wd.ON_RELAY_NOW],
         main_requests=rows[:, wd.ON_MAIN_NOW],
         main_waiting=rows[:, wd.MAIN_WAITING],
@@ -263,17 +311,16 @@ def _series(run: Run) -> Series:
 # ---------------------------------------------------------------- overload
 
 
-def _growth(run: Run, rate: float) -> Growth | None:
+def growth_of(series: Array, rate: float, crowded: bool) -> Growth | None:
     """Whether the number in the system keeps growing: its mean over the last quarter of the run against the second."""
-    w = run.world
-    rows = w.series[w.series[:, wd.AT] > 0]
+    rows = series[series[:, wd.AT] > 0]
     if len(rows) < 8:
         return None
     quarter = len(rows) // 4
     early, late = rows[quarter : 2 * quarter], rows[-quarter:]
     slope = (late[:, wd.NUMBER].mean() - early[:, wd.NUMBER].mean()) / (late[:, wd.AT].mean() - early[:, wd.AT].mean())
     grows = late[:, wd.NUMBER].mean() > GROWS * early[:, wd.NUMBER].mean() and slope > GROWS_BY * rate
-    if not (grows or run.crowded):
+    if not (grows or crowded):
         return None
     piles = {
         "prefill": (wd.PREFILL_WAITING,),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +24,7 @@ Progress = Callable[[float, str], None]
 SPARE = 8.0  # requests at once over what there are on average
 LEAST_REQUESTS, LEAST_SESSIONS = 4096, 4096
 MOST_AT_ONCE = 400_000  # more requests in the system: it is overloaded
+LOOK_S = 0.2  # between looks at a running loop
 MORE = 4  # times the room, where there was too little
 KINDS_OF_CHANGE = {
     "prefill": wd.SERVERS,
@@ -45,11 +48,16 @@ class Run:
 
 
 def simulate_lanes(
-    context: Context, lanes: Sequence[Lane], asked: Asked, *, end_s: float = np.inf, requests: float | None = None
+    context: Context,
+    lanes: Sequence[Lane],
+    asked: Asked,
+    *,
+    end_s: float = np.inf,
+    progress: Progress | None = None,
 ) -> Run:
-    """Runs the ways of a plan together. ``end_s`` of simulated time, or ``requests`` answered, whichever is first."""
+    """Runs the ways of a plan together. ``end_s`` of simulated time, or the requests answered, whichever is first."""
     places = places_of(lanes)
-    target = float(asked.requests if requests is None else requests)
+    target = float(asked.requests)
     rate = sum(case.rate for case, _ in lanes)
     at_once = int(SPARE * _in_system(lanes)) + LEAST_REQUESTS
     sessions = LEAST_SESSIONS
@@ -61,7 +69,8 @@ def simulate_lanes(
         sessions = max(sessions, int(1.5 * len(starting)) + LEAST_SESSIONS)
         world = build.world_of(context, lanes, places, at_once, sessions, target)
         sample_s = (target / rate if not np.isfinite(end_s) else end_s) / build.SERIES_POINTS
-        run(world, rng, _changes(asked.changes, places), starting, sample_s, target, float(end_s))
+        arguments = (world, rng, _changes(asked.changes, places), starting, sample_s, target, float(end_s))
+        watched(run, arguments, (world.total, world.now), min(target, rate * end_s), progress)
         error = world.now[wd.ERROR]
         if error == wd.NO_SESSION:
             sessions *= MORE
@@ -69,6 +78,29 @@ def simulate_lanes(
             at_once *= MORE
         else:
             return Run(world, places, tuple(lanes), context, bool(error))
+
+
+def watched(
+    loop: Callable[..., None],
+    arguments: tuple[Any, ...],
+    counts: tuple[Array, Array],
+    target: float,
+    progress: Progress | None,
+) -> None:
+    """Runs a loop in a thread and looks at its ``counts`` (total, now); what interrupts this thread ends it."""
+    total, now = counts
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(loop, *arguments)
+        try:
+            while not running.done():
+                wait([running], timeout=LOOK_S)
+                if progress is not None:
+                    answered = float(total[wd.COUNT])
+                    progress(min(answered / target, 1.0), f"{answered:,.0f} requests")
+            running.result()
+        finally:
+            if not running.done():
+                now[wd.ERROR] = wd.STOPPED
 
 
 def _in_system(lanes: Sequence[Lane]) -> float:

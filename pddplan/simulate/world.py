@@ -31,13 +31,13 @@ TTFT, TPOT, PAUSE, E2E, AT_PREFILL, AT_LINE, AT_RELAY, AT_MAIN, LINE_TIME = rang
 METRICS = 9
 
 
-def _table(whole: str, real: str) -> np.dtype[np.void]:
+def table_of(whole: str, real: str) -> np.dtype[np.void]:
     """A row of whole numbers and of reals, by names."""
     return np.dtype([(name, np.int64) for name in whole.split()] + [(name, np.float64) for name in real.split()])
 
 
 # A kind of request, a route's atom: (kinds,).
-KIND = _table(
+KIND = table_of(
     "prefill line relay main",  # pools, line; -1: none
     "cumulative "  # weight within its workload, summed up
     "alone shared miss fetch "  # prefill [s]: alone, in shared passes, without the prefix; what is fetched beside it
@@ -47,7 +47,7 @@ KIND = _table(
     "extend_s extend_rate added_s",  # a pass over known tokens: t0 [s], tokens/s, t0 of what others feel of it [s]
 )
 # Its way to main decode where that holds the prefix, and where it doesn't: (2, kinds).
-WAY = _table(
+WAY = table_of(
     "",
     "sends ceiling ramp last "  # bytes, B/s of a flow, slow start [s], bytes of the last layer of the last chunk
     "delay exposed "  # one way and the last conversion [s]; all after prefill where nobody shares the way [s]
@@ -55,7 +55,7 @@ WAY = _table(
     "main_stall",  # conversion at main decode [s]
 )
 # (workloads,): its kinds are first:last.
-WORKLOAD = _table(
+WORKLOAD = table_of(
     "first last",
     "session_share request_share "  # of new sessions and of requests, summed up
     "ends gap_mu gap_sigma held "  # chance that a turn is the last; ln of the gap [s]; chance of a held prefix if given
@@ -63,11 +63,11 @@ WORKLOAD = _table(
 )
 # (prefill pools,): its servers are first:last; how many are busy, how many up; affine: work at home above which a
 # request goes elsewhere [s].
-PREFILL = _table("first last busy on", "leave")
+PREFILL = table_of("first last busy on", "leave")
 # (servers,): queue, running request (-1: idle), version of the job, up; end of the job [s], work behind it [s].
-SERVER = _table("queue_head queue_tail queue_count serving job up", "until work")
+SERVER = table_of("queue_head queue_tail queue_count serving job up", "until work")
 # (decode pools,), relays first: its instances are first:last.
-DECODE = _table(
+DECODE = table_of(
     "first last slots "  # slots of an instance
     "pooled cached relay "  # 1: to the least loaded instance, keeps idle sessions, is a relay
     "held oldest newest single",  # requests in it; ends of the LRU list of sessions; 1: hand-overs in one shot
@@ -75,11 +75,11 @@ DECODE = _table(
 )
 # (instances,): those that wait for a slot (of a pooled pool at the first one), batch, up, version; sum of contexts,
 # tokens that each running request has made since ever, time of that [s], seconds a token.
-INSTANCE = _table("wait_head wait_tail wait_count batch alive version", "context progress clock tau")
+INSTANCE = table_of("wait_head wait_tail wait_count batch alive version", "context progress clock tau")
 # (lines,): flows, 1: shared, version; sum of ceilings and capacity [B/s], when last looked at [s].
-LINES = _table("flow_count full version", "flow_cap capacity clock")
+LINES = table_of("flow_count full version", "flow_cap capacity clock")
 # (requests at once,).
-REQUEST = _table(
+REQUEST = table_of(
     "place kind cold session turn home route "  # 1: main decode lacks the prefix; 0 direct, 1 relayed, 2 filtered
     "version life redo "  # of its flow's end, of its other events; 1: all is computed anew
     "next server slot instance position",  # in a queue; among the line's flows; in the instance's heap
@@ -90,7 +90,7 @@ REQUEST = _table(
 )
 # (sessions,): turn -1: free; idle 1: its KV lies in the cache of ``pool``; lives 1: another turn will come; asking 1:
 # one is being answered; LRU neighbours; bytes in the cache, bytes that the filter owes.
-SESSION = _table("workload turn idle lives asking pool home older newer", "bytes owed")
+SESSION = table_of("workload turn idle lives asking pool home older newer", "bytes owed")
 
 
 class Law(NamedTuple):
@@ -136,7 +136,7 @@ class World(NamedTuple):
 IN_SYSTEM, SEEN_AT, FACTOR, BATCH_SIZE, ERROR, SECONDS = range(6)
 NOWS = 6
 # errors
-NO_REQUEST, NO_SESSION, NO_FLOW = 1.0, 2.0, 3.0
+NO_REQUEST, NO_SESSION, NO_FLOW, STOPPED = 1.0, 2.0, 3.0, 4.0
 # of World.total
 (COUNT, INSIDE, AREA, SPENT, LINE_BYTES, FLOW_BYTES, RELAYED, FILTERED, RELAY_TOKENS, TOKENS, HELD_TOKENS, HIT_TOKENS,
  OWED_BYTES, LOST) = range(14)  # fmt: skip
