@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +14,7 @@ from pddplan.serve.deployment import Pool
 from pddplan.serve.latency import Blend, Mixture
 from pddplan.serve.main_decode import length_biased_context, max_offered, occupancy_tail
 from pddplan.serve.metrics import Latencies, by_workload
+from pddplan.serve.paces import MixedSteps, Paces, e2e_mixture, paces, tpot_mixture
 from pddplan.serve.prefill_queue import prefill_waiting
 from pddplan.serve.queueing import WaitingLaw, queue_moments
 from pddplan.serve.records import Evaluation, PoolLoad, Routing
@@ -26,24 +26,13 @@ Array = NDArray[np.float64]
 ROUNDS = 60
 
 
-@dataclass(frozen=True)
-class MixedSteps:
-    """Steady state of one aggregated instance."""
-
-    batch: float  # running decodes per instance
-    tpot_s: float
-    mixed_s: float  # a step with a full chunk
-    plain_s: float  # a step without
-    mixed_share: float  # share of time in steps with a chunk
-    context: float
-
-
 def mixed_steps(context: Context, pool: Pool, rate: float) -> MixedSteps | Excuse:
     """Fixed point of the batch B of an instance.
 
-    Requests bring E[m]/C full chunks to one of I x dp scheduling units, so the share of time in mixed steps is
-    u = rate E[m]/C T_mix(B) / (I dp); steps per second are u/T_mix + (1 - u)/T_plain, each yields one token per
-    running request: TPOT = 1/that, B = rate E[n] TPOT / I. Excuse where u reaches 1 or no batch keeps up.
+    Requests bring E[m]/C full chunks to one of I x dp scheduling units, so a unit has one for a share
+    u = rate E[m]/C T_mix(B) / (I dp) of the time, and the instance, whose units step together, is in mixed steps for
+    U = 1 - (1 - u)^dp; steps per second are U/T_mix + (1 - U)/T_plain, each yields one token per running request:
+    TPOT = 1/that, B = rate E[n] TPOT / I. Excuse where u reaches 1 or no batch keeps up.
     """
     atoms, service = context.demand.atoms, pool.aggregated
     held = float(length_biased_context(atoms.weight, atoms.prompt, atoms.output, np.zeros_like(atoms.output)))
@@ -53,21 +42,22 @@ def mixed_steps(context: Context, pool: Pool, rate: float) -> MixedSteps | Excus
     chunk = float(service.chunk_tokens)
     accepted = context.scenario.engine.mtp_accepted_tokens
     tokens = atoms.mean(atoms.output)
-    batch, tpot, share, mixed, plain = 1.0, 0.0, 0.0, 0.0, 0.0
+    batch, tpot, share, whole, mixed, plain = 1.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for _ in range(ROUNDS):
         mixed = float(service.step_time_s(batch, held, chunk, before))
         plain = float(service.step_time_s(batch, held, 0.0))
         share = rate * new / chunk * mixed / units
         if share >= 1.0:
             return Excuse("prefill_utilization", share, 1.0, "", "aggregated")
-        tpot = 1.0 / ((share / mixed + (1.0 - share) / plain) * accepted)
+        whole = 1.0 - (1.0 - share) ** service.parallelism.dp
+        tpot = 1.0 / ((whole / mixed + (1.0 - whole) / plain) * accepted)
         following = rate * tokens * tpot / pool.instances
         if following > 4 * service.max_batch:
             return Excuse("decode_slots", following, service.max_batch, "running per instance", "aggregated")
         if abs(following - batch) <= 1e-6 * max(batch, 1.0):
             break
         batch = following
-    return MixedSteps(batch, tpot, mixed, plain, share, held)
+    return MixedSteps(batch, tpot, mixed, plain, share, whole, held)
 
 
 def evaluate_aggregated(context: Context, pool: Pool, rate: float, *, detail: bool) -> Evaluation:
@@ -91,20 +81,22 @@ def aggregated_answer(
     last = np.asarray(service.step_time_s(steady.batch, steady.context, tail, atoms.prompt - tail), dtype=float)
     prefill = full * step + np.where(tail > 0, last, 0.0)
     shared = step * atoms.uncached / chunk
-    law = _waiting(context, shared, rate, pool.instances * service.parallelism.dp)
+    missed = step * atoms.prompt / chunk
+    law = _waiting(context, shared, missed, rate, pool.instances * service.parallelism.dp)
     if isinstance(law, Excuse):
         return _failed((law,)), None
-    mixtures = _latencies(context, law, prefill, steady)
+    pace = paces(context, pool, steady, prefill, rate)
+    mixtures = _latencies(context, law, prefill + _running_step_s(steady), steady, pace)
     excuses = excuses_of_slo(context, mixtures, True)
     kv_running = float(demand.kv_at(np.asarray(steady.context)))
     excuses += _loads(context, pool, steady, kv_running)
     excuses += excuses_of_within(context, mixtures)
     load = PoolLoad(
         "aggregated",
-        steady.mixed_share,
+        steady.unit_share,
         steady.batch,
         steady.tpot_s,
-        service.utilization(max(steady.batch, 1e-6), steady.context, steady.mixed_share * chunk),
+        service.utilization(max(steady.batch, 1e-6), steady.context, steady.unit_share * chunk),
         _slot_room(context, pool, steady, kv_running) if detail else None,
     )
     evaluation = Evaluation(
@@ -121,10 +113,24 @@ def aggregated_answer(
     return evaluation, mixtures
 
 
-def _waiting(context: Context, time: Array, rate: float, servers: int) -> WaitingLaw | Excuse:
-    moments = queue_moments(time, context.demand.atoms.weight)
+def _waiting(context: Context, time: Array, missed: Array, rate: float, servers: int) -> WaitingLaw | Excuse:
+    """Wait for a unit; ``missed``: times away from home, without the prefix."""
+    weight = context.demand.atoms.weight
     traffic = context.scenario.traffic
-    return prefill_waiting(traffic.prefix_cache, rate, servers, moments, burstiness=traffic.burstiness)
+    return prefill_waiting(
+        traffic.prefix_cache,
+        rate,
+        servers,
+        queue_moments(time, weight),
+        burstiness=traffic.burstiness,
+        miss_moments=queue_moments(missed, weight),
+    )
+
+
+def _running_step_s(steady: MixedSteps) -> float:
+    """What a prompt whose unit is free waits for the step that runs, half of it on average [s]."""
+    others = max(steady.mixed_share - steady.unit_share, 0.0)
+    return 0.5 * ((1.0 - steady.mixed_share) * steady.plain_s + others * steady.mixed_s)
 
 
 def _loads(context: Context, pool: Pool, steady: MixedSteps, kv_running: float) -> list[Excuse]:
@@ -154,22 +160,23 @@ def _slot_room(context: Context, pool: Pool, steady: MixedSteps, kv_running: flo
     return 1.0 - running / float(max_offered(total, ADMISSION_EPSILON)) if total >= 1 else 0.0
 
 
-def _latencies(context: Context, law: WaitingLaw, prefill: Array, steady: MixedSteps) -> Latencies:
+def _latencies(context: Context, law: WaitingLaw, prefill: Array, steady: MixedSteps, pace: Paces) -> Latencies:
     atoms = context.demand.atoms
     router = context.router_s(split=False)
     later = np.maximum(atoms.output - 1, 0.0)
     parts = {"prefill": prefill, "router": np.full_like(prefill, router)}
-    stream = {**parts, "main_decode": later * steady.tpot_s}
     one = np.ones(1)
-    tpot = Mixture(one, one * steady.tpot_s, None, {"main_decode": one * steady.tpot_s})
     pause = Mixture(one, one * steady.mixed_s, None, {"main_decode": one * steady.mixed_s})
+    row = np.searchsorted(pace.later, later)
 
     def of(weight: Array, workload: str | None) -> Latencies:
         ttft = Mixture(weight, prefill + router, law.survival, parts)
-        e2e = Mixture(weight, prefill + router + later * steady.tpot_s, law.survival, stream)
-        limit = max((s.limit_s for s in context.limits("ttft", workload)), default=float("inf"))
-        in_time = steady.tpot_s <= context.tpot_limit_s(workload)
         paced = float(weight[later > 0].sum())
+        lengths = np.bincount(row, np.where(later > 0, weight, 0.0), pace.later.size)
+        tpot = tpot_mixture(np.asarray(lengths, dtype=float), pace)
+        e2e = e2e_mixture(weight, prefill + router, later, row, pace, law)
+        limit = max((s.limit_s for s in context.limits("ttft", workload)), default=float("inf"))
+        in_time = 1.0 - tpot.share_above(context.tpot_limit_s(workload) * (1 + 1e-9)) if paced > 0 else 1.0
         made: dict[Metric, Mixture | Blend] = {"ttft": ttft, "tpot": tpot, "pause": pause, "e2e": e2e}
         return Latencies({}, lambda: (1.0 - ttft.share_above(limit)) * in_time, made, paced_share=lambda: paced)
 

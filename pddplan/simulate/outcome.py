@@ -111,7 +111,7 @@ def simulation_of(run: Run, evaluation: Evaluation, asked: Asked, rate: float) -
         quantiles=quantiles,
         shares=_shares(run, evaluation, sums, seconds),
         pools=_pools(run, sums, seconds),
-        series=_series(w.series, sum(line.capacity_bytes_per_s for line in run.places.lines)),
+        series=series_of(run),
         growth=growth,
         compiled=COMPILED,
     )
@@ -285,6 +285,11 @@ def _pools(run: Run, sums: Array, seconds: float) -> tuple[PoolSample, ...]:
     return tuple(
         PoolSample(s.role, s.instances, float(s.busy_share), float(s.mean_batch), s.waiting_share) for s in found
     )
+
+
+def series_of(run: Run) -> Series:
+    """The time series of a run of split pools."""
+    return _series(run.world.series, sum(line.capacity_bytes_per_s for line in run.places.lines))
 
 
 def _series(series: Array, capacity: float) -> Series:
