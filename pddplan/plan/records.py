@@ -9,6 +9,8 @@ from typing import Literal
 
 from pddplan.errors import Excuse
 from pddplan.perf.utilization import Utilization
+from pddplan.serve.context import Context
+from pddplan.serve.deployment import Plan
 from pddplan.serve.records import Evaluation
 from pddplan.spec.types import Assumption, Role
 
@@ -120,6 +122,14 @@ class Fix:
 
 
 @dataclass(frozen=True)
+class Solved:
+    """A plan as physics sees it, in the context that it was evaluated in."""
+
+    context: Context
+    deployment: Plan
+
+
+@dataclass(frozen=True)
 class PlanResult:
     status: Status
     architecture: Architecture | None
@@ -152,3 +162,6 @@ class PlanResult:
     cny_per_usd: float | None = None
     demand_rps: float | None = None  # objective profit: of which ``goodput_rps`` is served
     runner_ups: RunnerUps | None = None  # None: not asked for, ``alternatives`` are what the search met
+    solved: Solved | None = field(
+        default=None, compare=False, repr=False
+    )  # for what goes on from here; not in the JSON

@@ -12,7 +12,7 @@ from pddplan.llm.catalogue import load_model
 from pddplan.plan.aggregated import search_aggregated
 from pddplan.plan.explain import alternatives, assumptions, bindings, recommendation
 from pddplan.plan.options import Shop, all_pinned, build_shop, mixable
-from pddplan.plan.records import PlanResult, Status
+from pddplan.plan.records import PlanResult, Solved, Status
 from pddplan.plan.result import (
     architecture_of,
     cost_of,
@@ -172,4 +172,5 @@ def feasible_result(context: Context, search: Search, best: Found) -> PlanResult
         catalogue_date=catalogue_date(),
         bcr=rate / cost.usd_per_hour if cost.usd_per_hour > 0 else None,
         cny_per_usd=scenario.cny_per_usd,
+        solved=Solved(context, best.deployment),
     )

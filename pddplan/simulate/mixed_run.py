@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 
-from pddplan.serve.aggregated import MixedSteps, mixed_steps
+from pddplan.serve.aggregated import mixed_steps
 from pddplan.serve.context import Context
 from pddplan.serve.deployment import Pool
+from pddplan.serve.paces import MixedSteps
 from pddplan.serve.prefill_queue import default_threshold
 from pddplan.serve.queueing import queue_moments
 from pddplan.simulate import mixing as mx

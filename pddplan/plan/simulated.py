@@ -1,0 +1,123 @@
+"""``simulate``: a plan, solved or given, event by event beside the formulas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pddplan.errors import Excuse, InputError, Problem
+from pddplan.plan.records import PlanResult, Solved
+from pddplan.plan.solve import solve
+from pddplan.serve.context import Context
+from pddplan.serve.deployment import Deployment, Network, Plan
+from pddplan.serve.evaluate import evaluate, flows_of
+from pddplan.serve.records import Evaluation, Routing
+from pddplan.simulate.build import Lane
+from pddplan.simulate.records import Asked, Simulation
+from pddplan.spec.types import Scenario
+
+Progress = Callable[[float, str], None]
+
+FALL = 0.97  # of the rate, step by step, until the formulas have an answer
+STEPS = 150
+MOST_REQUESTS = 20_000_000
+DOUBLED = 2
+
+
+@dataclass(frozen=True)
+class SimulatedPlan:
+    """A plan and its simulation, None where there is no plan; ``result`` is None where the plan was given."""
+
+    result: PlanResult | None
+    solved: Solved | None
+    evaluation: Evaluation | None
+    simulation: Simulation | None
+
+
+def simulate_plan(
+    scenario: Scenario, asked: Asked, plan_file: str | None = None, progress: Progress | None = None
+) -> SimulatedPlan:
+    """Solves the scenario, or takes the plan of ``plan_file`` (JSON that ``solve -o`` wrote), and simulates it.
+
+    Raises InputError where the file is none that fits the scenario.
+    """
+    if plan_file is not None:
+        from pddplan.plan.rebuild import read_plan
+
+        given = read_plan(plan_file, scenario)
+        known = evaluate(given.context, given.deployment)
+        simulation = simulate_deployment(given.context, given.deployment, asked, progress, known)
+        return SimulatedPlan(None, given, known, simulation)
+    result = solve(scenario, seed=asked.seed)
+    if result.solved is None or result.evaluation is None:
+        return SimulatedPlan(result, None, None, None)
+    context, deployment = result.solved.context, result.solved.deployment
+    simulation = simulate_deployment(context, deployment, asked, progress, result.evaluation)
+    return SimulatedPlan(result, result.solved, result.evaluation, simulation)
+
+
+def simulate_deployment(
+    context: Context,
+    deployment: Plan,
+    asked: Asked,
+    progress: Progress | None = None,
+    evaluation: Evaluation | None = None,
+) -> Simulation:
+    """A deployment at the context's rate; ``evaluation``: by the formulas, where it is known already."""
+    known = evaluate(context, deployment) if evaluation is None or not evaluation.slo else evaluation
+    while True:
+        found = _simulated(context, deployment, known, asked, progress)
+        if asked.p99_within is None or found.growth is not None or _narrow(found, asked.p99_within):
+            return found
+        if asked.requests >= MOST_REQUESTS:
+            note = f"The interval of the TTFT p99 is still wider than {asked.p99_within:.0%} either way."
+            return replace(found, notes=(*found.notes, note))
+        asked = replace(asked, requests=min(asked.requests * DOUBLED, MOST_REQUESTS))
+
+
+def _simulated(
+    context: Context, deployment: Plan, evaluation: Evaluation, asked: Asked, progress: Progress | None
+) -> Simulation:
+    """One run. What only it needs is loaded here."""
+    from pddplan.simulate.outcome import mixed_simulation_of, simulation_of
+
+    if isinstance(deployment, Deployment) and deployment.aggregated is not None:
+        from pddplan.simulate.mixed_run import simulate_mixed
+
+        pool = deployment.aggregated
+        mix, crowded = simulate_mixed(context, pool, asked, progress)
+        return mixed_simulation_of(mix, crowded, pool, context, evaluation, asked)
+    from pddplan.simulate.run import simulate_lanes
+
+    lanes = lanes_of(context, deployment, evaluation.routing)
+    run = simulate_lanes(context, lanes, asked, progress=progress)
+    return simulation_of(run, evaluation, asked, context.rate)
+
+
+def _narrow(found: Simulation, within: float) -> bool:
+    """Whether the interval of every workload's TTFT p99 is at most so wide either way."""
+    rows = [q for q in found.quantiles if (q.metric, q.quantile, q.stage) == ("ttft", 0.99, "all")]
+    return all(q.simulated.half_width <= within for q in rows)
+
+
+def lanes_of(context: Context, deployment: Plan, routing: Routing) -> tuple[Lane, ...]:
+    """The plan's ways with the router's rule. Of an overloaded plan the rule is that of the largest rate, within 3 %,
+    at which the formulas have an answer."""
+    rate = context.rate
+    ways = [route.way for route in deployment.routes] if isinstance(deployment, Network) else [deployment]
+    if any(way.aggregated is not None for way in ways):
+        raise InputError(Problem("a plan of split and aggregated pools beside each other can't be simulated."))
+    for _ in range(STEPS):
+        found = flows_of(context, deployment, rate, _rule(context, deployment, routing, rate))
+        if not isinstance(found, Excuse):
+            return found
+        rate *= FALL
+    raise InputError(Problem("the plan can't serve any load: there is nothing to simulate."))
+
+
+def _rule(context: Context, deployment: Plan, routing: Routing, rate: float) -> Routing:
+    """The rule for the relay; where the formulas gave none at the asked rate, that of a lower one."""
+    if not math.isnan(routing.direct_share) and (routing.threshold_s is not None or routing.direct_share > 0):
+        return routing
+    return evaluate(context, deployment, rate, detail=False).routing
