@@ -32,7 +32,19 @@ gc.set_threshold(200_000, 20, 20)
 
 INTERRUPTED = 130
 # modules here, in the order of the help
-COMMANDS = ("solve", "compare", "check", "estimate", "init", "hardware", "model", "validate", "calibrate", "schema")
+COMMANDS = (
+    "solve",
+    "compare",
+    "check",
+    "simulate",
+    "estimate",
+    "init",
+    "hardware",
+    "model",
+    "validate",
+    "calibrate",
+    "schema",
+)
 COMPLETION = ("--install-completion", "--show-completion")
 REPORT_AT = "the issue tracker of pddplan, with the command, the scenario and PDDPLAN_DEBUG=1"
 

@@ -16,6 +16,7 @@ class Kind(StrEnum):
     plan = "plan"
     comparison = "comparison"
     check = "check"
+    simulation = "simulation"
     validation = "validation"
     estimate = "estimate"
     calibration = "calibration"

@@ -90,7 +90,7 @@ def _cases(context: Context, deployment: Plan, lanes: Sequence[Lane]) -> list[_C
         for n, pool in enumerate(pools):
             less = pool.instances - 1
             changes = _there_and_back(pool, n, less)
-            name = f"one instance of {pool.role} lost" + (f" in {pool.site.name}" if len(pools) > 1 else "")
+            name = f"one {pool.role} lost" + (f" in {pool.site.name}" if len(pools) > 1 else "")
             cases.append(_Case(name, LASTS_S, changes, context, _with_instances(pool, less)))
     for n, line in enumerate(places.lines):
         where = f" {line.from_site} to {line.to_site}" if len(places.lines) > 1 else ""
@@ -110,13 +110,13 @@ def _cases(context: Context, deployment: Plan, lanes: Sequence[Lane]) -> list[_C
         cases.append(_Case(f"site {site} down", LASTS_S, changes, context, lambda _: None, note))
     burst = (Change(WARM_S, "rate", BURST), Change(back, "rate", 1.0))
     fast = context.at_rate(context.rate * BURST)
-    cases.append(_Case(f"{BURST:g} x the requests for {LASTS_S / 60:g} min", LASTS_S, burst, fast, lambda plan: plan))
+    cases.append(_Case(f"{BURST:g} x the requests", LASTS_S, burst, fast, lambda plan: plan))
     if (worse := _fewer_hits(context)) is not None:
-        cases.append(_Case(f"hit rate down by {FEWER_HITS:.0%}", math.inf, (), worse, lambda plan: plan))
+        cases.append(_Case(f"hit rate {100 * FEWER_HITS:.0f} points down", math.inf, (), worse, lambda plan: plan))
     if any(case.deployment.decode_cache for case, _ in lanes) and context.given_hit_share is None:
         cold = (Change(WARM_S, "cold_cache"),)
         note = "Passing: the cache fills again as sessions come back."
-        cases.append(_Case("cold main-decode cache", 0.0, cold, context, lambda plan: plan, note))
+        cases.append(_Case("main decode's cache cold", 0.0, cold, context, lambda plan: plan, note))
     return cases
 
 

@@ -13,12 +13,14 @@ from pddplan.report.json_schema import Schema
 from pddplan.report.lines_table import LINES
 from pddplan.report.models_report import IMPORT, MODEL, MODELS
 from pddplan.report.plan_schema import CHECK, ERROR, INIT, PLAN
+from pddplan.report.simulation_json import SIMULATION
 from pddplan.report.validation_json import VALIDATION
 
 SCHEMAS: Mapping[str, Schema] = {
     "plan": PLAN,
     "comparison": COMPARISON,
     "check": CHECK,
+    "simulation": SIMULATION,
     "validation": VALIDATION,
     "estimate": ESTIMATE,
     "calibration": CALIBRATION,

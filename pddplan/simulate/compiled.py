@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+INLINE = bool(os.environ.get("XINLINE"))
 F = TypeVar("F", bound=Callable[..., Any])
 
 COMPILED = importlib.util.find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0")
@@ -22,7 +23,7 @@ def jit(function: F) -> F:
     from numba import njit
 
     _keep_in_own_folder()
-    compiled: Any = njit(cache=True, nogil=True)(function)
+    compiled: Any = njit(cache=True, nogil=True, error_model="numpy", forceinline=INLINE)(function)
     return cast(F, compiled)
 
 
@@ -33,7 +34,7 @@ def cache_folder() -> Path:
     state = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         source = path.read_bytes()
-        if b"jit" in source or path.stem == "world":
+        if b"jit" in source or path.stem.endswith("world"):
             state.update(source)
     given = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
     base = Path(given) if given else Path.home() / ".cache"

@@ -12,10 +12,11 @@ from pddplan.serve.deployment import Pool
 from pddplan.serve.paces import MixedSteps
 from pddplan.serve.prefill_queue import default_threshold
 from pddplan.serve.queueing import queue_moments
-from pddplan.simulate import mixing as mx
+from pddplan.simulate import mixed_world as mx
 from pddplan.simulate import world as wd
 from pddplan.simulate.build import BATCHES, BINS, MODES, MOST_SLOTS, SERIES_POINTS, Array, Table, table
-from pddplan.simulate.mixing import Mix, run_mixed
+from pddplan.simulate.mixed_world import Mix
+from pddplan.simulate.mixing import run_mixed
 from pddplan.simulate.records import Asked
 from pddplan.simulate.run import Progress, watched
 

@@ -19,7 +19,7 @@ from pddplan.simulate import world as wd
 from pddplan.simulate.arriving import LEAST_S, PER_FOLD
 from pddplan.simulate.build import Lane
 from pddplan.simulate.compiled import COMPILED
-from pddplan.simulate.mixing import Mix
+from pddplan.simulate.mixed_world import Mix
 from pddplan.simulate.records import (
     QUANTILES,
     Asked,

@@ -1,0 +1,99 @@
+"""``pddplan simulate`` as a person runs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from pddplan.cli.main import main
+from pddplan.report.schemas import SCHEMAS
+from pddplan.simulate.compiled import COMPILED
+from pddplan.spec.catalogue import examples_dir
+
+AGENT = str(examples_dir() / "agent_64k.yaml")
+needs_numba = pytest.mark.skipif(not COMPILED, reason="numba (extra `fast`) isn't installed: the simulation is slow")
+
+
+@needs_numba
+def test_formula_and_simulation(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The formulas' numbers are those that solve prints, and the simulation is near them."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["solve", AGENT, "--json", "-q"]) == 0
+    solved = json.loads(capsys.readouterr().out)
+    assert main(["simulate", AGENT, "--requests", "100k", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    Draft202012Validator(SCHEMAS["simulation"]).validate(found)
+    said = {(row["metric"], row["quantile"]): row["value"] for row in solved["slo"]}
+    rows = [row for row in found["quantiles"] if row["stage"] == "all"]
+    assert {(row["metric"], row["quantile"]): row["analytic"] for row in rows} == pytest.approx(said)
+    assert found["littles_law_error"] < 1e-9 and found["line_bytes_error"] < 1e-9
+    assert found["throughput_rps"] == pytest.approx(10.0, rel=0.02)
+    for row in rows:
+        if row["metric"] == "pause":  # the formulas have a typical one
+            continue
+        assert row["analytic"] == pytest.approx(row["simulated"], rel=0.05 + (row["high"] / row["low"] - 1.0))
+
+
+@needs_numba
+def test_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same seed gives the same bytes, another one others."""
+    outs = []
+    for seed in ("3", "3", "4"):
+        assert main(["simulate", AGENT, "--requests", "5k", "--seed", seed, "--json"]) == 0
+        outs.append(capsys.readouterr().out)
+    assert outs[0] == outs[1] != outs[2]
+
+
+@needs_numba
+def test_a_plan_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A plan that was bought for 10 requests/s, at 10 and at 30: then it has no steady state, and no latency."""
+    plan = str(tmp_path / "plan.json")
+    assert main(["solve", AGENT, "-o", plan, "-q"]) == 0
+    capsys.readouterr()
+    assert main(["simulate", AGENT, "--plan", plan, "--requests", "20k"]) == 0
+    assert capsys.readouterr().out.startswith(("HOLDS", "BREAKS"))
+    load = ["--set", "workload.request_rate_per_s=30"]
+    assert main(["simulate", AGENT, "--plan", plan, "--requests", "60k", *load]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("OVERLOADED  no steady state") and "TTFT" not in out
+
+
+def test_where_there_is_no_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", str(examples_dir() / "infeasible.yaml"), "--requests", "1k"]) == 1
+    assert capsys.readouterr().out.startswith("INFEASIBLE")
+
+
+@pytest.mark.parametrize("count", ["0", "999", "21M", "many", "-5", "1e4", "nan", ""])
+def test_a_number_of_requests_that_cant_be(count: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", AGENT, "--requests", count]) == 2
+    err = capsys.readouterr().err
+    assert "--requests" in err and "Traceback" not in err
+
+
+def test_bad_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty = tmp_path / "empty.yaml"
+    empty.write_text("")
+    assert main(["simulate", str(empty)]) == 2
+    assert main(["simulate"]) == 2
+    assert main(["simulate", AGENT, "--plan", str(tmp_path / "no.json")]) == 2
+    assert "no such file" in capsys.readouterr().err
+
+
+@needs_numba
+def test_drills(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each role, line, site, burst, hits and cache; the loss of one instance is held by one spare of its role."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["simulate", AGENT, "--requests", "5k", "--drill", "--json"]) == 0
+    drills = {drill["name"]: drill for drill in json.loads(capsys.readouterr().out)["drills"]}
+    assert len(drills) == 10
+    for role in ("prefill", "relay_decode", "main_decode"):
+        lost = drills[f"one {role} lost"]
+        assert lost["addition"]["spares"] == {role: 1} and lost["late_s"] > 0
+    assert drills["line at half"]["addition"]["lines"] >= 1
+    assert drills["line down"]["worst_late_share"] == 1.0
+    assert main(["simulate", AGENT, "--requests", "5k", "--drill"]) == 0
+    out = capsys.readouterr().out
+    assert "spares: {prefill: 1}" in out and max(map(len, out.splitlines())) <= 80
