@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-INLINE = bool(os.environ.get("XINLINE"))
 F = TypeVar("F", bound=Callable[..., Any])
 
 COMPILED = importlib.util.find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0")
@@ -23,7 +22,7 @@ def jit(function: F) -> F:
     from numba import njit
 
     _keep_in_own_folder()
-    compiled: Any = njit(cache=True, nogil=True, error_model="numpy", forceinline=INLINE)(function)
+    compiled: Any = njit(cache=True, nogil=True, error_model="numpy")(function)
     return cast(F, compiled)
 
 

@@ -46,7 +46,7 @@ def test_constant_service(servers: int, rho: float) -> None:
     assert isinstance(law, WaitingLaw)
     assert mean(world, wd.BATCH_WAIT) == pytest.approx(law.mean_s, rel=0.05)
     sojourn = quantile_of(world.histogram[0, wd.AT_PREFILL, 3:].sum(axis=0), 0.99)
-    assert float(law.survival(np.array(sojourn - 1.0))) == pytest.approx(0.01, rel=0.12)
+    assert float(law.survival(np.array(sojourn - 1.0))) == pytest.approx(0.01, rel=0.2)  # a bin is half a per cent
 
 
 def test_queues_of_their_own() -> None:
@@ -144,12 +144,12 @@ def test_many_slots() -> None:
 
 
 def test_steps_that_lengthen_with_the_batch() -> None:
-    """tau = t0 + t1 B: the fixed point B = l t0/(1 - l t1), variance over mean 1/(1 - l t1)."""
-    l, t0, t1 = 400.0, 0.05, 0.00125
-    world = simulate(Setup(rate=l / 20, tokens=[20.0], step_s=(t0, t1)), 300_000)
+    """tau = t0 + t1 B: processor sharing with the fixed point B = asked (t0 + t1)/(1 - asked t1)."""
+    asked, t0, t1 = 400.0, 0.05, 0.00125
+    world = simulate(Setup(rate=asked / 20, tokens=[20.0], step_s=(t0, t1)), 300_000)
     average, _ = occupancy(world)
-    assert world.busy[1] / world.now[wd.SEEN_AT] == pytest.approx(l * (t0 + t1) / (1 - l * t1), rel=0.03)
-    assert average == pytest.approx(l * (t0 + t1) / (1 - l * t1), rel=0.06)
+    assert world.busy[1] / world.now[wd.SEEN_AT] == pytest.approx(asked * (t0 + t1) / (1 - asked * t1), rel=0.03)
+    assert average == pytest.approx(asked * (t0 + t1) / (1 - asked * t1), rel=0.06)
 
 
 def test_few_slots() -> None:
