@@ -30,6 +30,7 @@ from pddplan.simulate.world import (
     BATCH_TPOT,
     BATCH_TTFT,
     BATCH_WAIT,
+    CHAIN,
     COUNT,
     E2E,
     ERROR,
@@ -102,7 +103,7 @@ def next_arrival(w: World, events: Events, rng: Rng, now: float) -> None:
     if law.sessions:  # more than usual: single requests beside the sessions
         rate = law.session_rate * min(factor, 1.0) + law.rate * max(factor - 1.0, 0.0)
     if rate > 0.0:
-        heappush(events, (now + _gap_s(w, rng, rate), ARRIVAL, 0, 0))
+        heappush(events, (now + _gap_s(w, rng, rate), ARRIVAL, 0, int(w.now[CHAIN])))
 
 
 @jit
@@ -148,7 +149,7 @@ def new_request(w: World, free_r: Indices, free_z: Indices, rng: Rng, z: int, no
     w.requests[r].kind, w.requests[r].cold, w.requests[r].session, w.requests[r].redo = a, cold, z, 0
     w.requests[r].arrival = now
     w.requests[r].first_token = w.requests[r].ready = np.inf
-    w.requests[r].pause = w.requests[r].made = w.requests[r].stall = 0.0
+    w.requests[r].pause = w.requests[r].made = w.requests[r].stall = w.requests[r].broke = 0.0
     w.requests[r].route = 0
     w.requests[r].left = max(w.kinds[a].output - 1.0, 0.0)
     w.requests[r].reserved = w.kinds[a].kv_prompt
@@ -192,7 +193,8 @@ def gone(w: World, free_r: Indices, free_z: Indices, r: int) -> None:
     d = w.kinds[a].main
     w.decodes[d].under_way = max(w.decodes[d].under_way - w.requests[r].reserved, 0.0)
     w.requests[r].reserved = 0.0
-    if z >= 0 and w.sessions[z].turn == w.requests[r].turn + 1 and w.sessions[z].asking == 0:
+    same = z >= 0 and w.sessions[z].home == w.requests[r].home  # the row may be another session's by now
+    if same and w.sessions[z].turn == w.requests[r].turn + 1 and w.sessions[z].asking == 0:
         if w.decodes[d].cached == 1 and w.requests[r].route != 2:
             keep(w, free_z, d, z, w.kinds[a].kv_session)
         elif w.sessions[z].lives == 0:

@@ -258,11 +258,11 @@ def decodes_of(context: Context, lanes: Sequence[Lane], places: Places) -> tuple
     for row, pool in zip(pools, places.relays, strict=False):
         state = next((f.relay for c, f in lanes if c.deployment.relay is pool and f.relay is not None), None)
         row.slots = 1 if state is None else _whole(state.slots.per_instance)
-        row.relay, row.pooled, row.memory = 1, 1, math.inf
+        row.relay, row.pooled, row.whole, row.memory = 1, 1, math.inf, math.inf
     for row, pool in zip(pools[len(places.relays) :], places.mains, strict=True):
         case, flow = next((c, f) for c, f in lanes if c.deployment.main is pool)
         row.slots = _whole(min(pool.decode.max_batch, flow.main.table.largest_batch(context.tpot_limit_s())))
-        row.memory = pool.decode.kv_pool_bytes * pool.instances
+        row.whole = row.memory = pool.decode.kv_pool_bytes * pool.instances
         row.pooled = 1 if context.pooled_slots else 0
         if case.deployment.decode_cache and pinned_share(context, case.deployment) is None:
             row.cached, row.tier = 1, tier_bytes(pool)

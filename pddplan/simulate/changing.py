@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from pddplan.simulate import line_flows
+from pddplan.simulate.arriving import next_arrival
 from pddplan.simulate.caching import clear, make_room
 from pddplan.simulate.compiled import jit
 from pddplan.simulate.decoding import leave, next_waiting
 from pddplan.simulate.prefilling import follow, pop
 from pddplan.simulate.stages import admit, ask_main, ask_prefill, at_relay, begun
 from pddplan.simulate.world import (
+    CHAIN,
     COLD,
     FACTOR,
     INSTANCES,
@@ -32,8 +34,10 @@ def restart(w: World, events: Events, rng: Rng, r: int, now: float) -> None:
     a = w.requests[r].kind
     w.requests[r].life += 1
     if w.requests[r].slot >= 0:
-        line_flows.end(w, events, w.kinds[a].line, r, now)
+        line_flows.drop(w, events, w.kinds[a].line, r, now)
     w.requests[r].redo, w.requests[r].cold = 1, 1
+    if w.requests[r].first_token < np.inf and w.requests[r].broke == 0.0:
+        w.requests[r].broke = now
     w.requests[r].ready = np.inf
     if w.requests[r].reserved == 0.0:
         w.requests[r].reserved = w.kinds[a].kv_prompt
@@ -79,10 +83,7 @@ def instances(
 ) -> None:
     """So many instances of decode pool d are up."""
     first, count = w.decodes[d].first, w.decodes[d].last - w.decodes[d].first
-    before = 0
-    for i in range(first, first + count):
-        before += w.instances[i].alive
-    w.decodes[d].memory *= up / max(before, 1)
+    w.decodes[d].memory = w.decodes[d].whole * up / count if up > 0 else 0.0
     again = [0 for _ in range(0)]
     for i in range(first, first + count):
         alive = 1 if i - first < up else 0
@@ -96,9 +97,9 @@ def instances(
                 if w.requests[r].place == ON_MAIN:
                     w.decodes[d].running = max(w.decodes[d].running - w.kinds[a].kv_running, 0.0)
                 restart(w, events, rng, r, now)
-            if w.decodes[d].pooled == 0:
-                while w.instances[i].wait_count > 0:
-                    again.append(next_waiting(w, i))
+        if alive == 0 and w.decodes[d].pooled == 0:  # also those that came while none was up
+            while w.instances[i].wait_count > 0:
+                again.append(next_waiting(w, i))
         w.instances[i].alive = alive
     make_room(w, free_z, d)
     for r in again:
@@ -128,5 +129,7 @@ def apply(w: World, events: Events, free_r: Indices, free_z: Indices, rng: Rng, 
         line_flows.rebalance(w, events, place, now)
     elif what == RATE:
         w.now[FACTOR] = value
+        w.now[CHAIN] += 1.0
+        next_arrival(w, events, rng, now)
     elif what == COLD:
         clear(w, free_z, place)

@@ -50,15 +50,30 @@ def reschedule(w: World, events: Events, d: int, i: int) -> None:
 
 
 @jit
+def _delay(w: World, i: int, stall: float) -> None:
+    """The next tokens of all that run on instance i come so much later."""
+    w.instances[i].clock += stall
+    pause = w.instances[i].tau + stall
+    for n in range(w.instances[i].batch):
+        other = w.heap[i, n]
+        w.requests[other].pause = max(w.requests[other].pause, pause)
+
+
+@jit
+def hold(w: World, events: Events, d: int, i: int, stall: float, now: float) -> None:
+    """A pass over known tokens runs beside the batch of instance i; who sends them waits for it elsewhere."""
+    if stall > 0.0 and w.instances[i].batch > 0:
+        advance(w, i, now)
+        _delay(w, i, stall)
+        reschedule(w, events, d, i)
+
+
+@jit
 def join(w: World, events: Events, d: int, i: int, r: int, context: float, now: float) -> None:
     """Request r, whose ``left`` tokens are to be made, into the batch; ``stall``: what that costs the others [s]."""
     advance(w, i, now)
     if w.requests[r].stall > 0.0:
-        w.instances[i].clock += w.requests[r].stall
-        pause = w.instances[i].tau + w.requests[r].stall
-        for n in range(w.instances[i].batch):
-            other = w.heap[i, n]
-            w.requests[other].pause = max(w.requests[other].pause, pause)
+        _delay(w, i, w.requests[r].stall)
     w.requests[r].target = w.instances[i].progress + w.requests[r].left
     w.requests[r].instance = i
     w.instances[i].context += context
@@ -91,6 +106,40 @@ def least_loaded(w: World, d: int) -> int:
         if w.instances[i].alive == 1 and w.instances[i].batch < least:
             best, least = i, w.instances[i].batch
     return best
+
+
+@jit
+def queue_of(w: World, d: int, r: int) -> int:
+    """Instance at which r waits: the pool's first, or its home or else the next one that is up."""
+    first, count = w.decodes[d].first, w.decodes[d].last - w.decodes[d].first
+    if w.decodes[d].pooled == 1:
+        return int(first)
+    for n in range(count):
+        i = first + (w.requests[r].home + n) % count
+        if w.instances[i].alive == 1:
+            return int(i)
+    return int(first + w.requests[r].home % count)
+
+
+@jit
+def near(w: World, d: int, r: int) -> int:
+    """The instance that r would join now, or wait at."""
+    i = least_loaded(w, d) if w.decodes[d].pooled == 1 else -1
+    return i if i >= 0 else queue_of(w, d, r)
+
+
+@jit
+def slot_of(w: World, d: int, r: int) -> int:
+    """An instance with a slot and memory for r, -1 without one."""
+    if (
+        w.decodes[d].running + w.kinds[w.requests[r].kind].kv_running > w.decodes[d].memory
+        and w.decodes[d].running > 0.0
+    ):
+        return -1
+    if w.decodes[d].pooled == 1:
+        return least_loaded(w, d)
+    i = queue_of(w, d, r)
+    return i if w.instances[i].alive == 1 and w.instances[i].batch < w.decodes[d].slots else -1
 
 
 @jit

@@ -10,7 +10,7 @@ from pddplan.simulate import line_flows
 from pddplan.simulate.arriving import new_request, new_session, next_arrival
 from pddplan.simulate.caching import keep
 from pddplan.simulate.changing import apply
-from pddplan.simulate.compiled import jit
+from pddplan.simulate.compiled import jit, thinned
 from pddplan.simulate.decoding import advance
 from pddplan.simulate.stages import (
     ask_main,
@@ -29,6 +29,7 @@ from pddplan.simulate.world import (
     ARRIVAL,
     AT,
     CEILING,
+    CHAIN,
     CHANGE,
     COUNT,
     DONE_SO_FAR,
@@ -182,6 +183,8 @@ def _happen(
             if r >= 0:
                 ask_prefill(w, events, rng, r, now)
     elif what == ARRIVAL:
+        if version != int(w.now[CHAIN]):  # drawn at an earlier rate
+            return
         z = -1
         if w.law.sessions:
             z = new_session(w, free_z, rng)
@@ -191,9 +194,10 @@ def _happen(
                 ask_prefill(w, events, rng, r, now)
         next_arrival(w, events, rng, now)
     elif what == SAMPLE:
+        if x == w.series.shape[0]:
+            x, version = thinned(w.series), version + 1
         _sample(w, x, now)
-        if x + 1 < w.series.shape[0]:
-            heappush(events, (now + sample_s, SAMPLE, x + 1, 0))
+        heappush(events, (now + sample_s * 2.0**version, SAMPLE, x + 1, version))
     elif what == CHANGE:
         apply(w, events, free_r, free_z, rng, changes[x], now)
     else:

@@ -126,12 +126,29 @@ def begin(w: World, events: Events, line: int, r: int, now: float) -> None:
 
 @jit
 def end(w: World, events: Events, line: int, r: int, now: float) -> None:
-    """Request r leaves the line."""
+    """Request r leaves the line, all sent."""
     if w.lines[line].full == 1:
         _settle(w, line, now)
     else:
         _own(w, r, now)
     w.total[LINE_BYTES] += w.requests[r].bytes  # what rounding left
+    _off(w, events, line, r, now)
+
+
+@jit
+def drop(w: World, events: Events, line: int, r: int, now: float) -> None:
+    """Request r breaks off: what it hasn't sent was never on the line."""
+    if w.lines[line].full == 1:
+        _settle(w, line, now)
+    else:
+        _own(w, r, now)
+    w.total[FLOW_BYTES] -= w.requests[r].bytes
+    _off(w, events, line, r, now)
+
+
+@jit
+def _off(w: World, events: Events, line: int, r: int, now: float) -> None:
+    """After its bytes are settled."""
     w.requests[r].bytes = 0.0
     last = w.lines[line].flow_count - 1
     moved = w.flows[line, last]

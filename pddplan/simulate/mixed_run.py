@@ -15,6 +15,7 @@ from pddplan.serve.queueing import queue_moments
 from pddplan.simulate import mixed_world as mx
 from pddplan.simulate import world as wd
 from pddplan.simulate.build import BATCHES, BINS, MODES, MOST_SLOTS, SERIES_POINTS, Array, Table, table
+from pddplan.simulate.growing import grows, sample_s
 from pddplan.simulate.mixed_world import Mix
 from pddplan.simulate.mixing import run_mixed
 from pddplan.simulate.records import Asked
@@ -33,9 +34,9 @@ def simulate_mixed(context: Context, pool: Pool, asked: Asked, progress: Progres
     at_once = LEAST_REQUESTS + int(SPARE * steady.batch * pool.instances)
     while True:
         mix = _mix(context, pool, steady, at_once, target)
-        arguments = (mix, np.random.default_rng(asked.seed), target / rate / SERIES_POINTS, target)
+        arguments = (mix, np.random.default_rng(asked.seed), sample_s(target / rate), target)
         watched(run_mixed, arguments, (mix.total, mix.now), target, progress)
-        if not mix.now[wd.ERROR] or at_once >= MOST_AT_ONCE:
+        if not mix.now[wd.ERROR] or at_once >= MOST_AT_ONCE or grows(mix.series, rate):
             return mix, bool(mix.now[wd.ERROR])
         at_once *= 4
 

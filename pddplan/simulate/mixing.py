@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from pddplan.simulate.arriving import bin_of
-from pddplan.simulate.compiled import jit
+from pddplan.simulate.compiled import jit, thinned
 from pddplan.simulate.mixed_world import NEVER, WHOLE_FIT, Mix
 from pddplan.simulate.world import (
     AFFINE,
@@ -346,9 +346,11 @@ def run_mixed(m: Mix, rng: Rng, sample_s: float, requests: float) -> None:
             _arrive(m, events, free, rng, now)
             heappush(events, (now + _gap_s(m, rng), ARRIVAL, 0, 0))
         else:
+            thin = event[3]
+            if x == m.series.shape[0]:
+                x, thin = thinned(m.series), thin + 1
             _sample(m, x, now)
-            if x + 1 < m.series.shape[0]:
-                heappush(events, (now + sample_s, SAMPLE, x + 1, 0))
+            heappush(events, (now + sample_s * 2.0**thin, SAMPLE, x + 1, thin))
     for r in range(m.requests.shape[0]):
         if m.requests[r].kind >= 0:
             m.total[SPENT] += now - m.requests[r].arrival

@@ -19,11 +19,11 @@ from pddplan.simulate import world as wd
 from pddplan.simulate.arriving import LEAST_S, PER_FOLD
 from pddplan.simulate.build import Lane
 from pddplan.simulate.compiled import COMPILED
+from pddplan.simulate.growing import growth_of
 from pddplan.simulate.mixed_world import Mix
 from pddplan.simulate.records import (
     QUANTILES,
     Asked,
-    Growth,
     Interval,
     PoolSample,
     Series,
@@ -41,8 +41,6 @@ LEAST_CUT, MOST_CUT = 2, 16  # batches of warm-up
 CONFIDENCE = 0.975
 METRIC_OF: dict[Metric, int] = {"ttft": wd.TTFT, "tpot": wd.TPOT, "pause": wd.PAUSE, "e2e": wd.E2E}
 STAGE_OF: dict[Stage, int] = {"prefill": wd.AT_PREFILL, "wan": wd.AT_LINE, "relay": wd.AT_RELAY, "main": wd.AT_MAIN}
-GROWS = 1.4  # number in the system, last quarter over second quarter: from here on it is no steady state
-GROWS_BY = 0.01  # of the request rate
 FEW = 20  # requests of a stage below which its quantiles say nothing
 
 
@@ -99,9 +97,9 @@ def quantile(histogram: Array, q: float) -> Interval:
 def simulation_of(run: Run, evaluation: Evaluation, asked: Asked, rate: float) -> Simulation:
     """The answer of a finished run beside the ``evaluation`` of the same plan at ``rate``."""
     w = run.world
-    cut = 0 if asked.changes else _cut(w.batch_sums)
+    growth = growth_of(w.series, rate, run.crowded, _loads(run, rate)) if not asked.changes else None
+    cut = 0 if asked.changes or growth is not None else _cut(w.batch_sums)
     sums, seconds = w.batch_sums[cut:].sum(axis=0), float(w.now[wd.SEEN_AT])
-    growth = growth_of(w.series, rate, run.crowded) if not asked.changes else None
     quantiles: tuple[Simulated, ...] = ()
     if growth is None:
         quantiles = _rows(w.histogram[:, :, cut:], evaluation, run.context.names) + _stages(run, cut)
@@ -117,15 +115,25 @@ def simulation_of(run: Run, evaluation: Evaluation, asked: Asked, rate: float) -
     )
 
 
+def _loads(run: Run, rate: float) -> dict[str, float]:
+    """Load of the stages at the asked rate, by the flows of the largest rate that the formulas have an answer for."""
+    more = rate / sum(case.rate for case, _ in run.lanes)
+    return {
+        "prefill": more * max(case.stage.law.utilization for case, _ in run.lanes),
+        "line": more * max(flow.line.rho for _, flow in run.lanes),
+    }
+
+
 def mixed_simulation_of(
     mix: Mix, crowded: bool, pool: Pool, context: Context, evaluation: Evaluation, asked: Asked
 ) -> Simulation:
     """The answer of a finished run of an aggregated pool."""
-    cut = _cut(mix.batch_sums)
+    loads = {e.subject: e.value for e in evaluation.excuses if e.constraint == "prefill_utilization"}
+    growth = growth_of(mix.series, context.rate, crowded, {"prefill": max(loads.values(), default=0.0)})
+    cut = 0 if growth is not None else _cut(mix.batch_sums)
     sums = mix.batch_sums[cut:].sum(axis=0)
     count = max(float(sums[wd.BATCH_COUNT]), 1.0)
     rows = mix.series[mix.series[:, wd.AT] > 0]
-    growth = growth_of(mix.series, context.rate, crowded)
     batch, busy = float(rows[:, wd.ON_MAIN_NOW].mean()), float(rows[:, wd.PREFILL_BUSY].mean())
     return Simulation(
         **_counted(mix, cut, asked),
@@ -311,29 +319,3 @@ def _series(series: Array, capacity: float) -> Series:
         ttft_s=ttft / some,
         late_share=late / some,
     )
-
-
-# ---------------------------------------------------------------- overload
-
-
-def growth_of(series: Array, rate: float, crowded: bool) -> Growth | None:
-    """Whether the number in the system keeps growing: its mean over the last quarter of the run against the second."""
-    rows = series[series[:, wd.AT] > 0]
-    if len(rows) < 8:
-        return None
-    quarter = len(rows) // 4
-    early, late = rows[quarter : 2 * quarter], rows[-quarter:]
-    slope = (late[:, wd.NUMBER].mean() - early[:, wd.NUMBER].mean()) / (late[:, wd.AT].mean() - early[:, wd.AT].mean())
-    grows = late[:, wd.NUMBER].mean() > GROWS * early[:, wd.NUMBER].mean() and slope > GROWS_BY * rate
-    if not (grows or crowded):
-        return None
-    piles = {
-        "prefill": (wd.PREFILL_WAITING,),
-        "line": (wd.LINE_FLOWS,),
-        "main_decode": (wd.MAIN_WAITING,),
-        "relay_decode": (wd.RELAY_WAITING,),
-    }
-    rises = {name: sum(late[:, c].mean() - early[:, c].mean() for c in columns) for name, columns in piles.items()}
-    stage = max(rises, key=lambda name: rises[name])
-    slope = min(max(float(slope), 0.0), rate * 0.999)
-    return Growth(slope, stage, slope / (rate - slope))

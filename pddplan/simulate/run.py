@@ -16,12 +16,13 @@ from pddplan.simulate import build
 from pddplan.simulate import world as wd
 from pddplan.simulate.build import Lane, Places, places_of
 from pddplan.simulate.engine import run
+from pddplan.simulate.growing import grows, sample_s
 from pddplan.simulate.records import Asked, Change
 
 Array = NDArray[np.float64]
 Progress = Callable[[float, str], None]
 
-SPARE = 8.0  # requests at once over what there are on average
+SPARE = 3.0  # requests at once over what there are on average
 LEAST_REQUESTS, LEAST_SESSIONS = 4096, 4096
 MOST_AT_ONCE = 400_000  # more requests in the system: it is overloaded
 LOOK_S = 0.2  # between looks at a running loop
@@ -68,13 +69,13 @@ def simulate_lanes(
             starting = build.starting_sessions(context, lanes, places, rng)
         sessions = max(sessions, int(1.5 * len(starting)) + LEAST_SESSIONS)
         world = build.world_of(context, lanes, places, at_once, sessions, target)
-        sample_s = (target / rate if not np.isfinite(end_s) else end_s) / build.SERIES_POINTS
-        arguments = (world, rng, _changes(asked.changes, places), starting, sample_s, target, float(end_s))
+        spacing = sample_s(target / rate if not np.isfinite(end_s) else end_s)
+        arguments = (world, rng, _changes(asked.changes, places), starting, spacing, target, float(end_s))
         watched(run, arguments, (world.total, world.now), min(target, rate * end_s), progress)
         error = world.now[wd.ERROR]
         if error == wd.NO_SESSION:
             sessions *= MORE
-        elif error and at_once < MOST_AT_ONCE:
+        elif error and at_once < MOST_AT_ONCE and (len(asked.changes) or not grows(world.series, rate)):
             at_once *= MORE
         else:
             return Run(world, places, tuple(lanes), context, bool(error))

@@ -10,7 +10,7 @@ from pddplan.simulate import line_flows
 from pddplan.simulate.arriving import answered, at_stage, batch_of, gone
 from pddplan.simulate.caching import make_room
 from pddplan.simulate.compiled import jit
-from pddplan.simulate.decoding import join, least_loaded, leave, next_waiting, wait
+from pddplan.simulate.decoding import hold, join, least_loaded, leave, near, next_waiting, queue_of, slot_of, wait
 from pddplan.simulate.prefilling import enqueue, follow
 from pddplan.simulate.world import (
     ANSWERED,
@@ -132,16 +132,19 @@ def ceiling_lifted(w: World, events: Events, r: int, now: float) -> None:
 
 @jit
 def flow_ended(w: World, events: Events, r: int, now: float) -> None:
-    """All bytes have left: they are there after the slow start, the last layer and the way."""
+    """All bytes have left: they are there after the slow start, the last layer and the way. Where prefill sets the
+    pace, a slow start is made up for: as much of it is hidden as the line had nothing to send."""
     a, c = w.requests[r].kind, w.requests[r].cold
-    line = w.kinds[a].line
-    fair = (
-        w.lines[line].capacity / max(w.lines[line].flow_count, 1) if w.lines[line].full == 1 else w.ways[c, a].ceiling
-    )
+    line, size = w.kinds[a].line, w.ways[c, a].sends
+    fair = w.ways[c, a].ceiling
+    if w.lines[line].full == 1:
+        fair = min(fair, w.lines[line].capacity / max(w.lines[line].flow_count, 1))
+    fair = max(fair, 1.0)
     line_flows.end(w, events, line, r, now)
-    last = w.ways[c, a].last / max(min(fair, w.ways[c, a].ceiling), 1.0)
-    exposed = max(now + w.ways[c, a].ramp - w.requests[r].done, last) + w.ways[c, a].delay
-    at_stage(w, r, LINE_TIME, max(now + w.ways[c, a].ramp - w.requests[r].start, 0.0))
+    idle = max(w.requests[r].done - w.requests[r].start - size / fair, 0.0)
+    sent = now + max(w.ways[c, a].ramp - idle, 0.0)
+    exposed = max(sent - w.requests[r].done, w.ways[c, a].last / fair) + w.ways[c, a].delay
+    at_stage(w, r, LINE_TIME, max(sent - w.requests[r].start, 0.0))
     w.requests[r].ready = max(w.requests[r].done + exposed, now)
     heappush(events, (w.requests[r].ready, READY, r, w.requests[r].life))
 
@@ -193,6 +196,9 @@ def _first_token(w: World, r: int, now: float) -> None:
     if w.requests[r].first_token == np.inf:
         w.requests[r].first_token = w.requests[r].done if w.law.on_prefill else now
         w.requests[r].pause = now - w.requests[r].done if w.law.on_prefill else 0.0
+    elif w.requests[r].broke > 0.0:
+        w.requests[r].pause = max(w.requests[r].pause, now - w.requests[r].broke)
+    w.requests[r].broke = 0.0
 
 
 @jit
@@ -232,15 +238,14 @@ def hand_over(
     if w.decodes[d].single == 0 and not last:
         spent, rounds, tokens = _rounds(w, a, made, w.instances[i].tau)
         if rounds > 0.0:
-            w.requests[r].stall = max(
-                spent - rounds * w.kinds[a].rtt - rounds * (w.kinds[a].extend_s - w.kinds[a].added_s), 0.0
-            )
+            passes = spent - rounds * w.kinds[a].rtt - rounds * (w.kinds[a].extend_s - w.kinds[a].added_s)
+            hold(w, events, w.kinds[a].main, near(w, w.kinds[a].main, r), passes, now)
             heappush(events, (now + spent, LEAVE, -1 - r, w.requests[r].life))
             w.requests[r].bytes = tokens  # what the last round leaves
             return
     if last:
         tokens = w.requests[r].bytes
-        stall = w.requests[r].stall + w.kinds[a].added_s + tokens / w.kinds[a].extend_rate
+        stall = w.kinds[a].added_s + tokens / w.kinds[a].extend_rate
         w.requests[r].bytes = 0.0
     _off_relay(w, events, r, now)
     if w.requests[r].left <= 1e-9:
@@ -251,7 +256,7 @@ def hand_over(
     step = rng.random() * _step_of(w, main)
     pause = w.kinds[a].rtt + step + w.kinds[a].extend_s + tokens / w.kinds[a].extend_rate
     w.requests[r].place = MOVING
-    w.requests[r].stall = stall
+    hold(w, events, main, near(w, main, r), stall, now)
     w.requests[r].sent = now
     heappush(events, (now + pause, RESUME, r, w.requests[r].life))
 
@@ -305,38 +310,13 @@ def ask_main(w: World, events: Events, free_r: Indices, free_z: Indices, rng: Rn
     sums[BATCH_SLOT_ASKED] += 1.0
     if w.requests[r].route == 0:
         w.requests[r].sent = now
-    i = _slot(w, d, r)
+    i = slot_of(w, d, r)
     if i < 0:
         sums[BATCH_SLOT_WAITED] += 1.0
         w.requests[r].place = WAITING
-        wait(w, _queue_of(w, d, r), r)
+        wait(w, queue_of(w, d, r), r)
         return
     start_main(w, events, free_r, free_z, rng, d, i, r, now)
-
-
-@jit
-def _queue_of(w: World, d: int, r: int) -> int:
-    if w.decodes[d].pooled == 1:
-        return int(w.decodes[d].first)
-    return int(w.decodes[d].first + w.requests[r].home % (w.decodes[d].last - w.decodes[d].first))
-
-
-@jit
-def _slot(w: World, d: int, r: int) -> int:
-    """An instance with a slot and memory for r, -1 without one."""
-    if (
-        w.decodes[d].running + w.kinds[w.requests[r].kind].kv_running > w.decodes[d].memory
-        and w.decodes[d].running > 0.0
-    ):
-        return -1
-    if w.decodes[d].pooled == 1:
-        return least_loaded(w, d)
-    i = _queue_of(w, d, r)
-    for _ in range(w.decodes[d].first, w.decodes[d].last):
-        if w.instances[i].alive == 1:
-            break
-        i = i + 1 if i + 1 < w.decodes[d].last else w.decodes[d].first
-    return i if w.instances[i].alive == 1 and w.instances[i].batch < w.decodes[d].slots else -1
 
 
 @jit
@@ -373,13 +353,16 @@ def start_main(
 
 @jit
 def admit(w: World, events: Events, free_r: Indices, free_z: Indices, rng: Rng, d: int, i: int, now: float) -> None:
-    """Those that wait take the slots that are free."""
-    queue = w.decodes[d].first if w.decodes[d].pooled == 1 else i
-    while w.instances[queue].wait_count > 0:
-        found = _slot(w, d, w.instances[queue].wait_head)
-        if found < 0:
-            break
-        start_main(w, events, free_r, free_z, rng, d, found, next_waiting(w, queue), now)
+    """Those that wait take the slots that are free, those of instance i first: memory is the pool's, so what i frees
+    may be what the first of another queue waits for."""
+    first, count = w.decodes[d].first, w.decodes[d].last - w.decodes[d].first
+    for n in range(1 if w.decodes[d].pooled == 1 else count):
+        queue = first if w.decodes[d].pooled == 1 else first + (i - first + n) % count
+        while w.instances[queue].wait_count > 0:
+            found = slot_of(w, d, w.instances[queue].wait_head)
+            if found < 0:
+                break
+            start_main(w, events, free_r, free_z, rng, d, found, next_waiting(w, queue), now)
 
 
 @jit

@@ -71,7 +71,7 @@ DECODE = table_of(
     "first last slots "  # slots of an instance
     "pooled cached relay "  # 1: to the least loaded instance, keeps idle sessions, is a relay
     "held oldest newest single",  # requests in it; ends of the LRU list of sessions; 1: hand-overs in one shot
-    "memory tier running under_way idle",  # bytes
+    "whole memory tier running under_way idle",  # bytes; whole: memory with all instances up
 )
 # (instances,): those that wait for a slot (of a pooled pool at the first one), batch, up, version; sum of contexts,
 # tokens that each running request has made since ever, time of that [s], seconds a token.
@@ -86,6 +86,7 @@ REQUEST = table_of(
     "arrival start done ready first_token pause "  # of prefill: start, done; of the transfer: ready, inf before [s]
     "left made target "  # tokens after the first: to make, made on the relay, of the instance's progress at the end
     "bytes cap speed sent "  # flow: to send, ceiling, speed, when last looked at
+    "broke "  # when its KV was lost after its first token, 0: never [s]
     "stall reserved",  # what joining adds to others' steps [s]; bytes at main decode
 )
 # (sessions,): turn -1: free; idle 1: its KV lies in the cache of ``pool``; lives 1: another turn will come; asking 1:
@@ -133,8 +134,8 @@ class World(NamedTuple):
 
 
 # of World.now
-IN_SYSTEM, SEEN_AT, FACTOR, BATCH_SIZE, ERROR, SECONDS = range(6)
-NOWS = 6
+IN_SYSTEM, SEEN_AT, FACTOR, BATCH_SIZE, ERROR, SECONDS, CHAIN = range(7)  # CHAIN: of arrivals, one a rate
+NOWS = 7
 # errors
 NO_REQUEST, NO_SESSION, NO_FLOW, STOPPED = 1.0, 2.0, 3.0, 4.0
 # of World.total

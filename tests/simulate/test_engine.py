@@ -15,7 +15,7 @@ from scipy import stats
 from pddplan.simulate import world as wd
 from pddplan.simulate.compiled import COMPILED
 from pddplan.simulate.outcome import interval, quantile_of, t_quantile, warm_up
-from tests.simulate.worlds import Setup, mean, simulate
+from tests.simulate.worlds import Setup, consistent, mean, simulate
 
 needs_numba = pytest.mark.skipif(not COMPILED, reason="numba (extra `fast`) isn't installed: the simulation is slow")
 SMALL = """
@@ -49,12 +49,13 @@ def test_seeds() -> None:
     assert (one.total == same.total).all() and (one.histogram == same.histogram).all()
     assert (one.total != other.total).any()
     assert one.histogram[0, wd.TTFT].sum() == one.total[wd.COUNT] == 5_000
+    consistent(one)
 
 
 @needs_numba
 def test_bursty_arrivals() -> None:
     """Gamma gaps: the same rate, longer waits."""
-    plain, bursty = (simulate(Setup(rate=0.7, service_s=[1.0], servers=1, burstiness=b), 200_000) for b in (1.0, 4.0))
+    plain, bursty = (simulate(Setup(rate=0.7, service_s=[1.0], servers=1, burstiness=b), 100_000) for b in (1.0, 4.0))
     assert plain.total[wd.COUNT] / plain.now[wd.SEEN_AT] == pytest.approx(0.7, rel=0.01)
     assert bursty.total[wd.COUNT] / bursty.now[wd.SEEN_AT] == pytest.approx(0.7, rel=0.02)
     assert mean(bursty, wd.BATCH_WAIT) > 2.0 * mean(plain, wd.BATCH_WAIT)
@@ -72,10 +73,10 @@ def test_least_recently_used(residence: float) -> None:
     grid = np.linspace(0.0, residence, 4001)
     stays = (1 - ends) * np.trapezoid(law.sf(grid), grid) + ends * residence
     setup = Setup(rate=rate, tokens=[1.0], sessions=(ends, gap, sigma), memory=rate * stays + 0.1)
-    world = simulate(setup, 300_000, sessions=100_000)
+    world = simulate(setup, 200_000, sessions=100_000)
     held = mean(world, wd.BATCH_HELD, wd.BATCH_HIT, skip=10)
     assert held == pytest.approx(ends + (1 - ends) * law.cdf(residence), abs=0.02)
-    assert world.total[wd.COUNT] / world.now[wd.SEEN_AT] == pytest.approx(rate, rel=0.03)
+    assert world.total[wd.COUNT] / world.now[wd.SEEN_AT] == pytest.approx(rate, rel=0.05)
 
 
 @needs_numba
@@ -89,32 +90,22 @@ def test_sessions_come_and_go() -> None:
     idle = world.sessions["idle"] == 1
     assert world.decodes[0].idle == pytest.approx(world.sessions["bytes"][idle].sum(), rel=1e-9)
     assert world.decodes[0].idle <= 1000.0
-
-
-# ---------------------------------------------------------------- changes
+    kept = world.sessions["turn"] >= 0
+    assert (alive | idle)[kept].all()  # nobody stays without a reason
+    consistent(world)
 
 
 @needs_numba
-def test_nothing_is_lost_when_things_break() -> None:
-    """Servers and instances go and come back, the line shrinks, the rate doubles: all are answered or still here."""
-    setup = Setup(
-        rate=4.0, service_s=[0.5, 1.0], servers=6, mode=wd.STICKY, sizes=[1.0], ceilings=[2.0], capacity=12.0,
-        tokens=[20.0], step_s=(0.02, 0.0), slots=20, instances=3, pooled=0,
-    )  # fmt: skip
-    changes = [
-        (100.0, wd.SERVERS, 0, 1), (160.0, wd.SERVERS, 0, 6), (200.0, wd.INSTANCES, 0, 1), (260.0, wd.INSTANCES, 0, 3),
-        (300.0, wd.LINE_SHARE, 0, 3.0), (360.0, wd.LINE_SHARE, 0, 12.0), (400.0, wd.RATE, 0, 2.0),
-        (500.0, wd.RATE, 0, 1.0),
-    ]  # fmt: skip
-    world = simulate(setup, 8_000, changes=changes)
-    assert world.total[wd.AREA] == pytest.approx(world.total[wd.SPENT], rel=1e-9)
-    assert world.total[wd.LOST] > 0
-    here = (world.requests["place"] != wd.FREE) & (world.requests["place"] != wd.ANSWERED)
-    assert here.sum() == world.now[wd.IN_SYSTEM]
-    assert world.now[wd.IN_SYSTEM] < 60
-    assert world.prefills[0].busy == (world.servers["serving"] >= 0).sum()
-    assert world.decodes[0].held == world.instances["batch"].sum()
-    assert (world.servers["up"] == 1).all() and (world.instances["alive"] == 1).all()
+def test_turns_of_a_session() -> None:
+    """Without room for idle sessions only first turns are held: one in 1/ends, the mean number of turns, within 2 %;
+    nobody comes back to a cache."""
+    setup = Setup(rate=20.0, tokens=[1.0], sessions=(0.1, 10.0, 0.5), memory=0.0)
+    world = simulate(setup, 200_000)
+    consistent(world)
+    assert mean(world, wd.BATCH_HELD, wd.BATCH_HIT, skip=10) == pytest.approx(0.1, rel=0.02)
+    assert world.decodes[0].idle == 0.0
+    plenty = simulate(Setup(rate=20.0, tokens=[1.0], sessions=(0.1, 10.0, 0.5)), 50_000)
+    assert mean(plenty, wd.BATCH_HELD, wd.BATCH_HIT) == pytest.approx(1.0, abs=1e-6)
 
 
 @needs_numba

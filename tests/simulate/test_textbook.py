@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 
 from pddplan.serve.line import slowdown
 from pddplan.serve.queueing import WaitingLaw, erlang_c, waiting_law
 from pddplan.simulate import world as wd
 from pddplan.simulate.compiled import COMPILED
 from pddplan.simulate.outcome import quantile_of
-from tests.simulate.worlds import Setup, exponential, mean, simulate
+from tests.simulate.worlds import Setup, consistent, exponential, mean, mean_of, simulate
 
 pytestmark = pytest.mark.skipif(not COMPILED, reason="numba (extra `fast`) isn't installed: the simulation is slow")
-MANY = 400_000
-
-
-def conserved(world: wd.World) -> None:
-    """Little's law, and bytes."""
-    assert world.total[wd.AREA] == pytest.approx(world.total[wd.SPENT], rel=1e-9)
-    waiting = sum(
-        world.requests["bytes"][world.flows[n, : world.lines[n].flow_count]].sum() for n in range(world.lines.size)
-    )
-    assert world.total[wd.LINE_BYTES] == pytest.approx(world.total[wd.FLOW_BYTES] - waiting, rel=1e-9, abs=1e-3)
+MANY = 200_000
 
 
 # ---------------------------------------------------------------- prefill
@@ -30,23 +22,40 @@ def conserved(world: wd.World) -> None:
 
 @pytest.mark.parametrize(("servers", "rho"), [(1, 0.6), (1, 0.85), (4, 0.6), (4, 0.85)])
 def test_exponential_service(servers: int, rho: float) -> None:
-    """M/M/c: P(wait) and E[W] are Erlang's, within 2 % and 5 %; p99 of the sojourn with them."""
-    world = simulate(Setup(rate=rho * servers, service_s=exponential(1.0), servers=servers), MANY)
-    conserved(world)
-    wait = float(erlang_c(servers, rho * servers))
-    assert mean(world, wd.BATCH_QUEUED) == pytest.approx(wait, rel=0.02)
-    assert mean(world, wd.BATCH_WAIT) == pytest.approx(wait / (servers * (1 - rho)), rel=0.06)
+    """M/M/c: P(wait) and E[W] are Erlang's, within 3 % and 10 %; so is p99 of wait and service together, within 12 %:
+    at 0.85 its standard error is 4 % after 400,000 requests; over 36 million it is 0.3 % off, with 0.4 %."""
+    requests = MANY if rho < 0.8 else 2 * MANY
+    world = simulate(Setup(rate=rho * servers, service_s=exponential(1.0), servers=servers), requests)
+    consistent(world)
+    wait, spare = float(erlang_c(servers, rho * servers)), servers * (1 - rho)
+    assert mean(world, wd.BATCH_QUEUED) == pytest.approx(wait, rel=0.03)
+    assert mean(world, wd.BATCH_WAIT) == pytest.approx(wait / spare, rel=0.1)
+    assert world.total[wd.COUNT] / world.now[wd.SEEN_AT] == pytest.approx(rho * servers, rel=0.01)
+    assert world.busy[0] / world.now[wd.SEEN_AT] == pytest.approx(rho * servers, rel=0.015)
+
+    def above(t: float) -> float:  # P(wait + service > t)
+        both = (spare * np.exp(-t) - np.exp(-spare * t)) / (spare - 1.0)  # of those that wait
+        return float((1 - wait) * np.exp(-t) + wait * both)
+
+    sojourn = quantile_of(world.histogram[0, wd.AT_PREFILL, 3:].sum(axis=0), 0.99)
+    assert sojourn == pytest.approx(brentq(lambda t: above(t) - 0.01, 0.1, 1000.0), rel=0.12 if rho > 0.8 else 0.06)
 
 
-@pytest.mark.parametrize(("servers", "rho"), [(1, 0.7), (4, 0.85)])
+@pytest.mark.parametrize(("servers", "rho"), [(1, 0.6), (1, 0.85), (4, 0.6), (4, 0.85)])
 def test_constant_service(servers: int, rho: float) -> None:
-    """M/D/c: mean and p99 of the wait are the exact law's."""
-    world = simulate(Setup(rate=rho * servers, service_s=[1.0], servers=servers), MANY)
+    """M/D/c: P(wait) and mean of the wait are the exact law's within 3 % and 5 %, 8 % at a load of 0.85; 0.65 to
+    1.35 % wait longer than the p99."""
+    world = simulate(Setup(rate=rho * servers, service_s=[1.0], servers=servers), MANY if rho < 0.8 else 2 * MANY)
     law = waiting_law(rho * servers, servers, (1.0, 1.0, 1.0))
     assert isinstance(law, WaitingLaw)
-    assert mean(world, wd.BATCH_WAIT) == pytest.approx(law.mean_s, rel=0.05)
+    if servers == 1:
+        assert mean(world, wd.BATCH_WAIT) == pytest.approx(
+            rho / (2 * (1 - rho)), rel=0.08 if rho > 0.8 else 0.05
+        )  # Pollaczek, Khinchine
+    assert mean(world, wd.BATCH_WAIT) == pytest.approx(law.mean_s, rel=0.08 if rho > 0.8 else 0.05)
+    assert mean(world, wd.BATCH_QUEUED) == pytest.approx(law.p_wait, rel=0.03)
     sojourn = quantile_of(world.histogram[0, wd.AT_PREFILL, 3:].sum(axis=0), 0.99)
-    assert float(law.survival(np.array(sojourn - 1.0))) == pytest.approx(0.01, rel=0.2)  # a bin is half a per cent
+    assert float(law.survival(np.array(sojourn - 1.0))) == pytest.approx(0.01, rel=0.35)  # a bin is half a per cent
 
 
 def test_queues_of_their_own() -> None:
@@ -60,10 +69,10 @@ def test_queues_of_their_own() -> None:
 
 def test_home_and_elsewhere() -> None:
     """Affine: between queues of their own and one queue; with an endless threshold it is the former."""
-    setups = [Setup(rate=2.8, service_s=exponential(1.0, 500), servers=4, mode=m) for m in (wd.STICKY, wd.SHARED)]
-    own, shared = (mean(simulate(s, 200_000), wd.BATCH_WAIT) for s in setups)
+    setups = [Setup(rate=2.8, service_s=exponential(1.0, 200), servers=4, mode=m) for m in (wd.STICKY, wd.SHARED)]
+    own, shared = (mean(simulate(s, 80_000), wd.BATCH_WAIT) for s in setups)
     affine = [
-        mean(simulate(Setup(2.8, exponential(1.0, 500), 4, wd.AFFINE, leave_s=d), 200_000), wd.BATCH_WAIT)
+        mean(simulate(Setup(2.8, exponential(1.0, 200), 4, wd.AFFINE, leave_s=d), 80_000), wd.BATCH_WAIT)
         for d in (0.0, 1.0, 1e9)
     ]
     assert shared < affine[0] < affine[1] < affine[2] == pytest.approx(own, rel=1e-9)
@@ -72,34 +81,48 @@ def test_home_and_elsewhere() -> None:
 # ---------------------------------------------------------------- the line
 
 
-@pytest.mark.parametrize("sizes", [[1.0], [0.2] * 9 + [8.2]], ids=["one size", "few large ones"])
-@pytest.mark.parametrize("m", [1.0, 4.0])
+@pytest.mark.parametrize(
+    ("sizes", "m"),
+    [([1.0], 1.0), ([0.2] * 9 + [8.2], 1.0), ([1.0], 4.0), ([0.2] * 9 + [8.2], 4.0), ([1.0], 2.5)],
+    ids=["m 1, one size", "m 1, few large ones", "m 4, one size", "m 4, few large ones", "m 2.5"],
+)
 def test_shared_line(sizes: list[float], m: float) -> None:
-    """Processor sharing: mean time is size/ceiling x slowdown(m, rho), whatever the sizes."""
+    """Processor sharing: mean time is size/ceiling x slowdown(m, rho), whatever the sizes, within 5 %; with one flow
+    at the line's rate it is size/(capacity (1 - rho)), whose ceiling may as well lie above the line's rate."""
     rho, capacity = 0.7, 10.0
-    setup = Setup(rate=rho * capacity, sizes=sizes, ceilings=[capacity / m], capacity=capacity)
-    world = simulate(setup, MANY)
-    conserved(world)
-    hist = world.histogram[0, wd.LINE_TIME, 3:].sum(axis=0)
-    centres = 1e-6 * np.exp((np.arange(hist.size) - 0.5) / 200.0)
-    assert float(hist @ centres / hist.sum()) == pytest.approx(m / capacity * float(slowdown(m, rho)), rel=0.05)
+    setup = Setup(rate=rho * capacity, sizes=sizes, ceilings=[capacity / m if m > 1 else 1e6], capacity=capacity)
+    world = simulate(setup, MANY // 2)
+    consistent(world)
+    assert float(slowdown(1.0, rho)) == pytest.approx(1 / (1 - rho))
+    assert mean_of(world, wd.LINE_TIME) == pytest.approx(m / capacity * float(slowdown(m, rho)), rel=0.05)
+    assert world.busy[2] / world.now[wd.SEEN_AT] >= rho * capacity * 0.98  # what flows ask, up to all there is
 
 
 def test_unequal_ceilings() -> None:
-    """Two kinds of flows against a small simulation of max-min sharing of its own, flow by flow."""
-    setup = Setup(rate=6.0, sizes=[1.0, 1.0], ceilings=[2.0, 8.0], capacity=10.0)
+    """Two kinds of flows against a small simulation of max-min sharing of its own, flow by flow, each within 4 %."""
+    setup = Setup(rate=7.0, sizes=[1.0, 1.0], ceilings=[2.0, 8.0], capacity=10.0, apart=True)
     world = simulate(setup, 200_000, seed=3)
-    hist = world.histogram[0, wd.LINE_TIME, 3:].sum(axis=0)
-    centres = 1e-6 * np.exp((np.arange(hist.size) - 0.5) / 200.0)
-    assert float(hist @ centres / hist.sum()) == pytest.approx(maxmin_mean(6.0, (2.0, 8.0), 10.0, 60_000), rel=0.03)
+    consistent(world)
+    slow, fast = maxmin_means(7.0, (2.0, 8.0), 10.0, 60_000)
+    assert mean_of(world, wd.LINE_TIME, 0) == pytest.approx(slow, rel=0.04)
+    assert mean_of(world, wd.LINE_TIME, 1) == pytest.approx(fast, rel=0.04)
+    assert slow > 1.4 * fast
 
 
-def maxmin_mean(rate: float, ceilings: tuple[float, float], capacity: float, count: int) -> float:
-    """Mean time of flows of size 1, each with one of two ceilings, on a line shared max-min."""
+def test_streams_while_prefill_runs() -> None:
+    """No faster than prefill makes it: an own line is through with prefill; a slow one goes on at its ceiling."""
+    fast = simulate(Setup(rate=0.5, service_s=[2.0], sizes=[10.0], ceilings=[50.0]), 2_000)
+    slow = simulate(Setup(rate=0.5, service_s=[2.0], sizes=[10.0], ceilings=[2.0]), 2_000)
+    assert quantile_of(fast.histogram[0, wd.TTFT].sum(axis=0), 0.9) == pytest.approx(2.0, rel=0.006)
+    assert quantile_of(slow.histogram[0, wd.TTFT].sum(axis=0), 0.9) == pytest.approx(5.0, rel=0.006)
+
+
+def maxmin_means(rate: float, ceilings: tuple[float, float], capacity: float, count: int) -> list[float]:
+    """Mean times of flows of size 1, each with one of two ceilings, on a line shared max-min."""
     rng = np.random.default_rng(7)
-    now, next_at, done, total = 0.0, rng.exponential(1 / rate), 0, 0.0
+    now, next_at, done, total = 0.0, rng.exponential(1 / rate), [0, 0], [0.0, 0.0]
     flows: list[list[float]] = []  # [left, ceiling, began]
-    while done < count:
+    while sum(done) < count:
         speeds = _maxmin([flow[1] for flow in flows], capacity)
         ends = [flow[0] / speed for flow, speed in zip(flows, speeds, strict=True)]
         step = min([next_at - now, *ends])
@@ -108,11 +131,12 @@ def maxmin_mean(rate: float, ceilings: tuple[float, float], capacity: float, cou
             flow[0] -= speed * step
         for flow in [f for f in flows if f[0] <= 1e-12]:
             flows.remove(flow)
-            done, total = done + 1, total + now - flow[2]
+            kind = ceilings.index(flow[1])
+            done[kind], total[kind] = done[kind] + 1, total[kind] + now - flow[2]
         if now >= next_at - 1e-15:
             flows.append([1.0, ceilings[rng.integers(2)], now])
             next_at = now + rng.exponential(1 / rate)
-    return total / done
+    return [total[kind] / done[kind] for kind in (0, 1)]
 
 
 def _maxmin(ceilings: list[float], capacity: float) -> list[float]:
@@ -137,7 +161,7 @@ def occupancy(world: wd.World) -> tuple[float, float]:
 def test_many_slots() -> None:
     """M/G/inf: a Poisson number of requests, rate x tokens x step."""
     world = simulate(Setup(rate=50.0, tokens=[10.0, 30.0], step_s=(0.1, 0.0)), 200_000)
-    conserved(world)
+    consistent(world)
     average, variance = occupancy(world)
     assert world.busy[1] / world.now[wd.SEEN_AT] == pytest.approx(100.0, rel=0.01)
     assert variance / average == pytest.approx(1.0, abs=0.35)
@@ -152,9 +176,28 @@ def test_steps_that_lengthen_with_the_batch() -> None:
     assert average == pytest.approx(asked * (t0 + t1) / (1 - asked * t1), rel=0.06)
 
 
-def test_few_slots() -> None:
-    """K slots, exponential answers: those that wait are Erlang's; nobody exceeds the slots."""
-    world = simulate(Setup(rate=8.0, tokens=exponential(10.0, 1000), step_s=(0.1, 0.0), slots=10), 200_000)
-    conserved(world)
-    assert mean(world, wd.BATCH_SLOT_WAITED, wd.BATCH_SLOT_ASKED) == pytest.approx(float(erlang_c(10, 8.0)), rel=0.05)
-    assert world.series[:, wd.ON_MAIN_NOW].max() <= 10
+@pytest.mark.parametrize(("slots", "instances", "pooled"), [(10, 1, 1), (5, 2, 1), (5, 2, 0)])
+def test_few_slots(slots: int, instances: int, pooled: int) -> None:
+    """Exponential answers at a constant step: those that wait for a slot are Erlang's within 5 %, their mean wait
+    within 10 %, of all slots where any will do, of an instance's own where they stay; nobody exceeds the slots."""
+    setup = Setup(
+        rate=0.8 * slots * instances, tokens=exponential(10.0, 1000), step_s=(0.1, 0.0), slots=slots,
+        instances=instances, pooled=pooled,
+    )  # fmt: skip
+    world = simulate(setup, 150_000)
+    consistent(world)
+    shared = slots * instances if pooled else slots
+    waits = float(erlang_c(shared, 0.8 * shared))
+    assert mean(world, wd.BATCH_SLOT_WAITED, wd.BATCH_SLOT_ASKED) == pytest.approx(waits, rel=0.05)
+    assert mean_of(world, wd.AT_MAIN) == pytest.approx(waits / (shared * 0.2), rel=0.1)
+    assert world.series[:, wd.ON_MAIN_NOW].max() <= slots * instances
+
+
+def test_memory_is_a_limit() -> None:
+    """Room for eight requests is as eight slots: Erlang's share and mean wait."""
+    setup = Setup(rate=6.4, tokens=exponential(10.0, 1000), step_s=(0.1, 0.0), slots=100, kv_bytes=5.0, memory=40.0)
+    world = simulate(setup, 150_000)
+    consistent(world)
+    waits = float(erlang_c(8, 6.4))
+    assert mean(world, wd.BATCH_SLOT_WAITED, wd.BATCH_SLOT_ASKED) == pytest.approx(waits, rel=0.05)
+    assert mean_of(world, wd.AT_MAIN) == pytest.approx(waits / 1.6, rel=0.1)

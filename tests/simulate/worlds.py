@@ -1,4 +1,4 @@
-"""Worlds of the event loop put together by hand: one prefill pool, maybe a line, one decode pool."""
+"""Worlds of the event loop put together by hand: a prefill pool, maybe a line and a relay, a pool of main decode."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from pddplan.simulate import world as wd
+from pddplan.simulate.arriving import LEAST_S, PER_FOLD
 from pddplan.simulate.build import BATCHES, BINS, SERIES_POINTS, table
 from pddplan.simulate.engine import run
 
@@ -38,6 +40,11 @@ class Setup:
     sessions: tuple[float, float, float] | None = None  # chance of a last turn, median gap [s], sigma of ln gap
     kv_bytes: float = 1.0
     memory: float = PLENTY
+    apart: bool = False  # each kind is a workload
+    relay_slots: int = 0  # of each of the relay's instances, as many as main decode's; 0: no relay
+    filtered: float = 0.0  # share of the requests that stay on the relay
+    rtt_s: float = 0.0
+    extend_rate: float = 1e9  # tokens/s of a hand-over
 
 
 def world_of(setup: Setup, requests: int, at_once: int = 20_000, sessions: int = 60_000) -> wd.World:
@@ -50,13 +57,21 @@ def world_of(setup: Setup, requests: int, at_once: int = 20_000, sessions: int =
     kinds, ways = table(wd.KIND, count), table(wd.WAY, 2, count)
     kinds["cumulative"] = np.arange(1, count + 1) / count
     kinds["relay"], kinds["line"] = -1, -1 if setup.sizes is None else 0
+    if setup.relay_slots:
+        kinds["relay"], kinds["main"], kinds["rtt"], ways["relays"] = 0, 1, setup.rtt_s, 1.0
+        ways["filtered"] = setup.filtered
     kinds["alone"] = kinds["shared"] = kinds["miss"] = column(setup.service_s)
     kinds["output"], kinds["prompt"], kinds["uncached"] = column(setup.tokens) + 1.0, 2.0, 1.0
     kinds["kv_session"] = kinds["kv_running"] = kinds["kv_prompt"] = setup.kv_bytes
-    kinds["extend_rate"] = 1.0
+    kinds["extend_rate"] = setup.extend_rate
     ways["sends"], ways["ceiling"] = column(setup.sizes or (0.0,)), column(setup.ceilings)
-    workloads, prefills, servers = table(wd.WORKLOAD, 1), table(wd.PREFILL, 1), table(wd.SERVER, setup.servers)
-    workloads["last"], workloads["session_share"], workloads["request_share"] = count, 1.0, 1.0
+    own = count if setup.apart else 1
+    workloads, prefills, servers = table(wd.WORKLOAD, own), table(wd.PREFILL, 1), table(wd.SERVER, setup.servers)
+    workloads["last"] = np.arange(1, own + 1) * (count // own)
+    workloads["first"] = workloads["last"] - count // own
+    workloads["session_share"] = workloads["request_share"] = np.arange(1, own + 1) / own
+    if setup.apart:
+        kinds["cumulative"] = 1.0
     workloads["ttft_limit"] = workloads["tpot_limit"] = PLENTY
     ends = 1.0
     if setup.sessions is not None:
@@ -65,14 +80,22 @@ def world_of(setup: Setup, requests: int, at_once: int = 20_000, sessions: int =
     prefills["last"] = prefills["on"] = setup.servers
     prefills["leave"] = setup.leave_s
     servers["serving"], servers["up"] = -1, 1
-    decodes, instances = table(wd.DECODE, 1), table(wd.INSTANCE, setup.instances)
-    decodes["last"], decodes["slots"], decodes["pooled"] = setup.instances, setup.slots, setup.pooled
-    decodes["cached"], decodes["memory"] = 1 if setup.sessions else 0, setup.memory
+    pools = 2 if setup.relay_slots else 1
+    decodes, instances = table(wd.DECODE, pools), table(wd.INSTANCE, pools * setup.instances)
+    decodes["last"] = np.arange(1, pools + 1) * setup.instances
+    decodes["first"] = decodes["last"] - setup.instances
+    decodes["slots"], decodes["pooled"] = setup.slots, setup.pooled
+    decodes["memory"] = decodes["whole"] = setup.memory
     decodes["oldest"] = decodes["newest"] = -1
+    decodes[pools - 1].cached = 1 if setup.sessions else 0
+    if setup.relay_slots:
+        decodes[0].relay, decodes[0].pooled, decodes[0].slots = 1, 1, setup.relay_slots
+        decodes[0].memory = decodes[0].whole = np.inf
     instances["alive"], instances["tau"] = 1, 1.0
     lines = table(wd.LINES, 0 if setup.sizes is None else 1)
     lines["capacity"] = setup.capacity
-    step = setup.step_s[0] + setup.step_s[1] * np.arange(setup.slots + 1.0)
+    widest = max(setup.slots, setup.relay_slots)
+    step = setup.step_s[0] + setup.step_s[1] * np.arange(widest + 1.0)
     asked, kept, now = table(wd.REQUEST, at_once), table(wd.SESSION, sessions), np.zeros(wd.NOWS)
     asked["slot"] = asked["position"] = kept["turn"] = -1
     now[wd.FACTOR], now[wd.BATCH_SIZE] = 1.0, max(requests / BATCHES, 1.0)
@@ -81,24 +104,29 @@ def world_of(setup: Setup, requests: int, at_once: int = 20_000, sessions: int =
     )
     return wd.World(
         law=law, kinds=kinds, ways=ways, workloads=workloads, prefills=prefills, servers=servers, decodes=decodes,
-        instances=instances, lines=lines, requests=asked, sessions=kept, contexts=np.array([[0.0, 1e12]]),
-        step=np.broadcast_to(step, (1, 2, step.size)).copy(),
-        heap=np.zeros((setup.instances, setup.slots + 1), dtype=np.int64),
+        instances=instances, lines=lines, requests=asked, sessions=kept, contexts=np.tile([0.0, 1e12], (pools, 1)),
+        step=np.broadcast_to(step, (pools, 2, step.size)).copy(),
+        heap=np.zeros((pools * setup.instances, widest + 1), dtype=np.int64),
         flows=np.zeros((lines.size, at_once), dtype=np.int64), now=now,
-        histogram=np.zeros((1, wd.METRICS, BATCHES, BINS), dtype=np.int64), total=np.zeros(wd.SUMS),
+        histogram=np.zeros((own, wd.METRICS, BATCHES, BINS), dtype=np.int64), total=np.zeros(wd.SUMS),
         batch_sums=np.zeros((BATCHES, wd.BATCH_SUMS)), series=np.zeros((SERIES_POINTS, wd.SERIES)),
-        busy=np.zeros(2 + lines.size),
+        busy=np.zeros(1 + pools + lines.size),
     )  # fmt: skip
 
 
 def simulate(
-    setup: Setup, requests: int, seed: int = 1, changes: Sequence[tuple[float, ...]] = (), **room: Any
+    setup: Setup,
+    requests: int,
+    seed: int = 1,
+    changes: Sequence[tuple[float, ...]] = (),
+    end_s: float = np.inf,
+    **room: Any,
 ) -> wd.World:
-    """Runs a world until so many requests are answered."""
+    """Runs a world until so many requests are answered or the time is over."""
     world = world_of(setup, requests, **room)
     rows = np.array(changes, dtype=float).reshape(-1, 4)
     sample_s = requests / setup.rate / SERIES_POINTS
-    run(world, np.random.default_rng(seed), rows, np.zeros((0, 5)), sample_s, float(requests), np.inf)
+    run(world, np.random.default_rng(seed), rows, np.zeros((0, 5)), sample_s, float(requests), end_s)
     assert world.now[wd.ERROR] == 0.0
     return world
 
@@ -116,3 +144,41 @@ def exponential(mean_s: float, points: int = 2000) -> Array:
     inside = left * np.log(np.maximum(left, 1e-300)) - left  # integral of -ln(1 - u), up to sign
     values = np.diff(inside) * points
     return np.asarray(mean_s * values / values.mean())
+
+
+def mean_of(world: wd.World, metric: int, workload: int | None = None, skip: int = 3) -> float:
+    """Mean of a metric's counts [s], within half a bin: 0.25 %; what lies below a microsecond is 0."""
+    every = world.histogram[:, metric, skip:] if workload is None else world.histogram[workload, metric, skip:][None]
+    counts = every.sum(axis=(0, 1))
+    centres = LEAST_S * np.exp((np.arange(counts.size) - 0.5) / PER_FOLD)
+    centres[0] = 0.0
+    return float(counts @ centres / counts.sum())
+
+
+def consistent(world: wd.World) -> None:
+    """Little's law, the line's bytes, counts of answers, and each counter against the rows it counts."""
+    assert world.total[wd.AREA] == pytest.approx(world.total[wd.SPENT], rel=1e-9)
+    waiting = sum(
+        world.requests["bytes"][world.flows[n, : world.lines[n].flow_count]].sum() for n in range(world.lines.size)
+    )
+    assert world.total[wd.LINE_BYTES] == pytest.approx(world.total[wd.FLOW_BYTES] - waiting, rel=1e-9, abs=1e-3)
+    answers = world.batch_sums[:, wd.BATCH_COUNT]
+    assert answers.sum() == world.total[wd.COUNT]
+    for metric in (wd.TTFT, wd.E2E, wd.AT_PREFILL):
+        assert (world.histogram[:, metric].sum(axis=(0, 2)) == answers).all()
+    place, kind = world.requests["place"], world.requests["kind"]
+    here = (place != wd.FREE) & (place != wd.ANSWERED)
+    assert here.sum() == world.now[wd.IN_SYSTEM]
+    assert world.prefills[0].busy == (world.servers["serving"] >= 0).sum()
+    for pool in world.decodes:
+        of = world.instances[pool.first : pool.last]
+        assert pool.held == of["batch"].sum() and of["batch"].max() <= pool.slots
+        idle = (world.sessions["idle"] == 1) & (world.sessions["turn"] >= 0)
+        assert pool.relay == 1 or pool.idle == pytest.approx(world.sessions["bytes"][idle].sum(), rel=1e-9)
+    main = world.decodes[-1]
+    assert main.running == pytest.approx(world.kinds["kv_running"][kind[place == wd.ON_MAIN]].sum(), rel=1e-9)
+    assert main.under_way == pytest.approx(world.requests["reserved"][place != wd.FREE].sum(), rel=1e-9)
+    for line in world.lines:
+        flying = world.requests["slot"] >= 0
+        assert line.flow_count == flying.sum()
+        assert line.flow_cap == pytest.approx(world.requests["cap"][flying].sum(), rel=1e-6, abs=1e-6)
