@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 COMMAND = "pddplan simulate"
 LEAST, MOST = 1_000, 20_000_000
 _COUNT = re.compile(r"([0-9]{1,12})(\.[0-9]{1,6})?([kKmM]?)")
+NO_DRILLS = "Drills are of split plans: this one is aggregated."
 _TIMES = {"": 1, "k": 1_000, "m": 1_000_000}
 
 
@@ -57,24 +58,31 @@ def simulate(
 
     quiet = quiet_of(context, quiet)
     count = _requests(requests)
+    if plot is not None:
+        from pddplan.report.simulation_plot import check_plot
+
+        check_plot(plot)
     loaded, _ = read_scenario(required_path(scenario, "simulate"), list(overrides or ()))
-    _tell_speed(quiet or as_json)
+    tell_speed(quiet or as_json)
     found = _run(loaded, plan, count, seed, quiet or as_json)
+    warnings = _warnings(loaded, found, drill)
+    for warning in warnings:
+        note(f"note: {warning}", quiet=quiet or as_json)
     if found.simulation is None:
         _no_plan(loaded, found, as_json)
         raise typer.Exit(1)
-    drills = _drills(found, seed, quiet or as_json) if drill else ()
+    drills = _drills(found, seed, quiet or as_json) if drill and not _aggregated(found) else ()
     if plot is not None:
         from pddplan.report.simulation_plot import plot_simulation
 
         plot_simulation(found.simulation, f"{loaded.name}: {_words(found)}", plot)
     if as_json:
-        emit_json(_payload(loaded, found, drills))
+        emit_json(_payload(loaded, found, drills, warnings))
         return
     from pddplan.report.simulation_text import render_simulation
 
     emit(render_simulation(found.simulation, text_width()))
-    if drill:
+    if drills:
         from pddplan.report.drills_text import render_drills
 
         emit("\n" + render_drills(drills, text_width()))
@@ -92,7 +100,7 @@ def _requests(text: str) -> int:
     return round(value)
 
 
-def _tell_speed(quiet: bool) -> None:
+def tell_speed(quiet: bool) -> None:
     """What a first run, and one without numba, should know."""
     from pddplan.simulate.compiled import COMPILED, is_cached
 
@@ -127,6 +135,17 @@ def _drills(found: SimulatedPlan, seed: int, quiet: bool) -> tuple[Drill, ...]:
         )
 
 
+def _warnings(scenario: Scenario, found: SimulatedPlan, drill: bool) -> tuple[str, ...]:
+    """Of the file and of the plan, each once, and drills that can't be."""
+    of_plan = found.result.warnings if found.result is not None else ()
+    of_drills = (NO_DRILLS,) if drill and _aggregated(found) else ()
+    return tuple(dict.fromkeys((*scenario.warnings, *of_plan, *of_drills)))
+
+
+def _aggregated(found: SimulatedPlan) -> bool:
+    return found.solved is not None and any(pool.role == "aggregated" for pool in found.solved.deployment.pools)
+
+
 def _no_plan(scenario: Scenario, found: SimulatedPlan, as_json: bool) -> None:
     """What ``solve`` says where nothing holds."""
     assert found.result is not None
@@ -153,8 +172,18 @@ def _words(found: SimulatedPlan) -> str:
     return ", ".join(f"{pool['instances']} {pool['role'].replace('_', ' ')}" for pool in _pools(found))
 
 
-def _payload(scenario: Scenario, found: SimulatedPlan, drills: tuple[Drill, ...]) -> dict[str, Any]:
+def _payload(
+    scenario: Scenario, found: SimulatedPlan, drills: tuple[Drill, ...], warnings: tuple[str, ...]
+) -> dict[str, Any]:
     from pddplan.report.simulation_json import simulation_payload
 
     assert found.simulation is not None
-    return simulation_payload(found.simulation, scenario.name, scenario.sha256, _pools(found), drills)
+    return simulation_payload(
+        found.simulation,
+        scenario.name,
+        scenario.sha256,
+        _pools(found),
+        drills,
+        found.result,
+        warnings,
+    )

@@ -13,6 +13,7 @@ from pddplan.cli.output import emit, emit_json, note, text_width, to_json, write
 
 if TYPE_CHECKING:
     from pddplan.plan.records import PlanResult
+    from pddplan.plan.verified import Verified
     from pddplan.spec.types import Scenario
 
 EXIT_OF_STATUS = {"feasible": 0, "infeasible": 1, "unknown": 3}
@@ -53,6 +54,9 @@ def solve(
         int | None,
         typer.Option("--top", min=1, metavar="N", help="With up to N - 1 other kinds of plan within 5 % of its cost."),
     ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Simulate the plan, and solve again where that breaks a limit.")
+    ] = False,
     quiet: Quiet = False,
     version: Version = False,
 ) -> None:
@@ -71,14 +75,36 @@ def solve(
     )
     for warning in result.warnings:
         note(f"note: {warning}", quiet=quiet)
+    checked = _verified(loaded, result, seed, quiet) if verify else None
+    if checked is not None:
+        result = replace(checked.result, warnings=result.warnings)
     payload = plan_payload(result)
+    if checked is not None:
+        from pddplan.report.verified_report import verification_payload
+
+        payload["verification"] = verification_payload(checked)
     if output is not None:
         write_atomically(output, to_json(payload) + "\n")
     if as_json:
         emit_json(payload)
     else:
         print_plan(loaded, result, explain=explain)
+        if checked is not None:
+            from pddplan.report.verified_report import render_verified
+
+            emit("\n" + render_verified(checked, text_width()))
     raise typer.Exit(EXIT_OF_STATUS[result.status])
+
+
+def _verified(scenario: Scenario, result: PlanResult, seed: int, quiet: bool) -> Verified:
+    """The plan simulated, on standard error what takes time."""
+    from pddplan.cli.progress import ProgressBar
+    from pddplan.cli.simulate import tell_speed
+    from pddplan.plan.verified import verify
+
+    tell_speed(quiet)
+    with ProgressBar("Verifying", quiet=quiet) as bar:
+        return verify(scenario, result, seed, lambda share, text: bar(f"{share:.0%}, {text}"))
 
 
 def solve_file(

@@ -1,186 +1,210 @@
-"""A plan that ``solve -o`` wrote, back to what is evaluated and simulated: its pools and line under the scenario as it
+"""A plan that ``solve -o`` wrote, back to what is evaluated and simulated: its pools and lines under the scenario as it
 is now."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, TypeVar
 
 from pddplan.errors import Excuse
 from pddplan.perf.candidates import candidate_instances
+from pddplan.perf.protocols import AggregatedService, DecodeService, PrefillService
 from pddplan.perf.service import aggregated_service, decode_service, prefill_service
-from pddplan.plan.records import Solved
+from pddplan.plan.plan_file import AGAIN, WHOLE, LinkEntry, PlanFile, Reader, RoleEntry, load_plan_file
+from pddplan.plan.records import Architecture, Solved
 from pddplan.plan.solve import prepare
 from pddplan.serve.context import Context
-from pddplan.serve.deployment import Deployment, LineChoice, Pool
-from pddplan.spec.types import ROLES, ChipOffer, Role, Scenario, Site
-from pddplan.spec.user_file import decoded, read_bytes, refusal
+from pddplan.serve.deployment import Deployment, LineChoice, Network, Pool, Route
+from pddplan.serve.records import Routing
+from pddplan.spec.issues import shown
+from pddplan.spec.types import ChipOffer, Role, Scenario, Site
 
-MOST_BYTES = 8 * 2**20
-SCHEMA = "pddplan.plan/1"
-WRITE = "pddplan solve SCENARIO -o FILE writes one."
-UNCACHED = ("pd_cross_site",)
-MOST_INSTANCES = 100_000
+CACHED: Mapping[str, bool] = {"pd_cross_site": False, "pd_cross_site_drc": True}  # else as the scenario says
 SAME_GBIT = 1e-6
+ANY_CHIPS = 10**6
 SERVICES: Mapping[Role, Callable[..., Any]] = {
     "prefill": prefill_service,
     "relay_decode": decode_service,
     "main_decode": decode_service,
     "aggregated": aggregated_service,
 }
+T = TypeVar("T")
+Service = PrefillService | DecodeService | AggregatedService
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A role's entry of the file."""
+class RebuiltPlan(Solved):
+    """``routing``: the rule for the relay that the plan was found with, as ``evaluate`` takes it to keep it; None where
+    the file has none. It is one for the scenario of then."""
 
-    role: Role
-    site: str
-    chip: str
-    instances: int
-    layout: tuple[int, int, int, int]  # tp, pp, dp, ep
+    architecture: Architecture
+    routing: Routing | None
 
 
-def read_plan(path: str, scenario: Scenario) -> Solved:
-    """The plan of a file in the scenario's context. Raises InputError where the file is no plan of one pool per role,
-    or names what the scenario doesn't have."""
-    data, file = _loaded(path)
-    if data.get("status") == "infeasible" or not data.get("roles"):
-        raise refusal(file, "has no plan: its scenario was infeasible.", WRITE)
-    wanted = [_wanted(entry, f"roles[{n}]", file) for n, entry in enumerate(_items(data, "roles", file))]
-    roles = [one.role for one in wanted]
-    if len(set(roles)) < len(roles):
-        fix = "Simulate the scenario itself, without --plan."
-        raise refusal(file, "has several pools of a role: such a plan can't be read back.", fix, key="roles")
+def read_plan(path: str, scenario: Scenario) -> RebuiltPlan:
+    """The plan of a file in the scenario's context; where the scenario asks for the largest rate or profit, at the rate
+    that the plan was found for. Raises InputError where the file is no plan, or names what the scenario doesn't have.
+    """
+    plan = load_plan_file(path)
+    reader = Reader(plan.file)
+    cached = CACHED.get(plan.architecture, scenario.engine.decode_prefix_sharing)
+    scenario = replace(scenario, engine=replace(scenario.engine, decode_prefix_sharing=cached))
+    if plan.architecture == "pdd_filter" and scenario.traffic.output_forecast is None:
+        fix = "Add workload.output_forecast, or solve it anew."
+        reader.refuse("has a filter, and the scenario no forecast of the outputs.", "architecture", fix)
     context = prepare(scenario)
-    pools = {one.role: _pool(context, one, f"roles[{n}]", file) for n, one in enumerate(wanted)}
-    if "aggregated" in pools:
-        return Solved(context, Deployment(aggregated=pools["aggregated"]))
-    for role in ("prefill", "main_decode"):
-        if role not in pools:
-            raise refusal(file, f"has no pool of {role}.", WRITE, key="roles")
-    line = _line(context, data, pools, file)
-    name = str(data.get("architecture"))
-    deployment = Deployment(
-        prefill=pools["prefill"],
-        relay=pools.get("relay_decode"),
-        main=pools["main_decode"],
-        line=line,
-        decode_cache=name not in UNCACHED,
-        use_filter=name == "pdd_filter",
-    )
-    return Solved(context, deployment)
+    if scenario.objective.name != "cost":
+        if not plan.goodput_rps:
+            reader.refuse("says no rate.", "goodput_rps")
+        context = context.at_rate(plan.goodput_rps)
+    pools = tuple(_pool(context, entry, f"roles[{n}]", reader) for n, entry in enumerate(plan.roles))
+    lines = tuple(_line(scenario, entry, f"links[{n}]", reader) for n, entry in enumerate(plan.links))
+    ways = _Ways(plan, pools, lines, cached, reader)
+    return RebuiltPlan(context, ways.network() if plan.routes else ways.single(), plan.architecture, plan.routing)
 
 
-# ---------------------------------------------------------------- the file
+# ---------------------------------------------------------------- ways
 
 
-def _loaded(path: str) -> tuple[dict[str, Any], str]:
-    raw, file = read_bytes(path, MOST_BYTES, missing=WRITE, folder=WRITE, size="A plan is smaller than that.")
-    try:
-        data = json.loads(decoded(raw, file, WRITE), parse_constant=lambda _: None)
-    except json.JSONDecodeError as error:
-        raise refusal(file, f"is not JSON: {error.msg.lower()}.", WRITE, line=error.lineno) from None
-    except (RecursionError, ValueError):
-        raise refusal(file, "is not a plan: it is nested too deep or has a number too long.", WRITE) from None
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        found = data.get("schema") if isinstance(data, dict) else None
-        says = f"has the schema {found!r}" if isinstance(found, str) else "says no schema"
-        raise refusal(file, f"is not a plan: it {says}, not {SCHEMA!r}.", WRITE, key="schema")
-    return data, file
+@dataclass(frozen=True)
+class _Ways:
+    """Pools and lines of a file, in its order, put together."""
 
+    plan: PlanFile
+    pools: tuple[Pool, ...]
+    lines: tuple[LineChoice, ...]
+    decode_cache: bool
+    reader: Reader
 
-def _items(data: Mapping[str, Any], key: str, file: str) -> list[Mapping[str, Any]]:
-    found = data.get(key)
-    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
-        raise refusal(file, "is not a list of objects.", WRITE, key=key)
-    return found
+    def single(self) -> Deployment:
+        """One way: every pool and line of the file is part of it."""
+        by_role = {pool.role: pool for pool in self.pools}
+        if len(by_role) < len(self.pools):
+            message = "has several pools of a role, and no routes that say which requests each gets."
+            self.reader.refuse(message, "roles", AGAIN)
+        if len(self.lines) > 1:
+            self.reader.refuse("has several lines, and no routes over them.", "links", AGAIN)
+        return self.deployment(by_role, self.lines[0] if self.lines else None, "roles")
 
+    def network(self) -> Network:
+        """Several ways; those that share a pool or a line hold the same object."""
+        routes = []
+        for n, entry in enumerate(self.plan.routes):
+            key = f"routes[{n}]"
+            by_role = {role: self._at(self.pools, at, f"{key}.{role}") for role, at in entry.roles.items()}
+            for role, pool in by_role.items():
+                if pool.role != role:
+                    self.reader.refuse(f"roles[{entry.roles[role]}] is {pool.role}.", f"{key}.{role}", AGAIN)
+            line = None if entry.link is None else self._at(self.lines, entry.link, f"{key}.link")
+            routes.append(Route(self.deployment(by_role, line, key), entry.band, entry.share))
+        network = Network(tuple(routes))
+        self._check(network)
+        return network
 
-def _wanted(entry: Mapping[str, Any], key: str, file: str) -> Wanted:
-    role = entry.get("role")
-    if role not in ROLES:
-        raise refusal(file, f"no role {role!r}.", f"One of {', '.join(ROLES)}.", key=f"{key}.role")
-    ranks = entry.get("parallelism")
-    if not isinstance(ranks, dict):
-        raise refusal(file, "is no object.", WRITE, key=f"{key}.parallelism")
-    layout = tuple(_whole(ranks, name, f"{key}.parallelism.{name}", file, 4096) for name in ("tp", "pp", "dp", "ep"))
-    count = _whole(entry, "instances", f"{key}.instances", file, MOST_INSTANCES)
-    return Wanted(cast(Role, role), str(entry.get("site")), str(entry.get("chip")), count, cast(Any, layout))
+    def _check(self, network: Network) -> None:
+        """Refuses routes that leave out a pool, a line or requests, or share what can't be shared."""
+        refuse = self.reader.refuse
+        if len(network.pools) < len(self.pools) or len(network.lines) < len(self.lines):
+            refuse("leave out a pool or a line of the plan.", "routes", AGAIN)
+        if abs(sum(route.weight for route in network.routes) - 1.0) > WHOLE:
+            refuse("the shares of the routes don't make up all requests.", "routes", AGAIN)
+        bands: dict[int, tuple[float, float]] = {}
+        relays: set[int] = set()
+        for n, entry in enumerate(self.plan.routes):
+            prefill, relay = entry.roles.get("prefill"), entry.roles.get("relay_decode")
+            if prefill is not None and bands.setdefault(prefill, entry.band) != entry.band:
+                refuse("another route of the same prefill pool has other requests.", f"routes[{n}].from", AGAIN)
+            if relay is not None and relay in relays:
+                refuse("another route has the same relay.", f"routes[{n}].relay_decode", AGAIN)
+            relays |= set() if relay is None else {relay}
 
+    def _at(self, found: tuple[T, ...], place: int, key: str) -> T:
+        if place >= len(found):
+            self.reader.refuse(f"{place} is none of the plan's {len(found)}.", key, AGAIN)
+        return found[place]
 
-def _whole(entry: Mapping[str, Any], name: str, key: str, file: str, most: int) -> int:
-    value = entry.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise refusal(file, f"is no whole number from 1 to {most:,}.", WRITE, key=key)
-    return value
+    def deployment(self, pools: Mapping[Role, Pool], line: LineChoice | None, key: str) -> Deployment:
+        """One way, its parts where they belong: the relay beside prefill, the line between prefill and main decode."""
+        refuse = self.reader.refuse
+        if "aggregated" in pools:
+            if len(pools) > 1 or line is not None:
+                refuse("has an aggregated pool with others or a line beside it.", key, AGAIN)
+            return Deployment(aggregated=pools["aggregated"])
+        prefill, relay, main = pools.get("prefill"), pools.get("relay_decode"), pools.get("main_decode")
+        if prefill is None or main is None:
+            refuse(f"has no pool of {'prefill' if prefill is None else 'main_decode'}.", key, AGAIN)
+        ends = prefill.site.name, main.site.name
+        if ends[0] != ends[1] and (line is None or line.ends != ends):
+            refuse(f"the plan has no line from {ends[0]} to {ends[1]}.", "links", AGAIN)
+        if ends[0] == ends[1] and line is not None:
+            refuse("has a line, and prefill and main decode in one site.", "links", AGAIN)
+        if relay is not None and (relay.site.name != ends[0] or line is None):
+            refuse("has a relay that isn't beside prefill at one end of a line.", key, AGAIN)
+        use_filter = self.plan.architecture == "pdd_filter" and relay is not None
+        return Deployment(prefill, relay, main, None, line, self.decode_cache, use_filter)
 
 
 # ---------------------------------------------------------------- pools and lines
 
 
-def _pool(context: Context, wanted: Wanted, key: str, file: str) -> Pool:
+def _pool(context: Context, entry: RoleEntry, key: str, reader: Reader) -> Pool:
     """The pool, whatever ``max`` the scenario has for its chip: a plan that exists exists."""
-    site, offer = _offer(context.scenario, wanted, key, file)
-    if wanted.role in offer.measured:
-        from pddplan.plan.options import pool_options
+    site, offer = _offer(context.scenario, entry, key, reader)
+    for service in _services(context, offer, entry.role):
+        own = service.parallelism
+        if (own.tp, own.pp, own.dp, own.ep) == entry.layout:
+            return Pool(entry.role, site, offer, service, entry.instances)
+    layout = "tp {} pp {} dp {} ep {}".format(*entry.layout)
+    message = f"no instance of {entry.chip} with {layout} can run the scenario's model as {entry.role}."
+    reader.refuse(message, f"{key}.parallelism", AGAIN)
 
-        options, _ = pool_options(context, site, replace(offer, max_chips=10**6), wanted.role)
-        for option in options:
-            return replace(option.pool(wanted.instances), offer=offer)
-    many = replace(offer, max_chips=10**6)
+
+def _services(context: Context, offer: ChipOffer, role: Role) -> Iterator[Service]:
+    """What ``options.pool_options`` may choose from, then what more chips would let it."""
+    if role in offer.measured:
+        from pddplan.perf.measured import measured_decode, measured_prefill  # late: few offers have measured rates
+
+        made = (measured_prefill if role == "prefill" else measured_decode)(offer.measured[role])
+        if not isinstance(made, Excuse):
+            yield made
+        return
     scenario = context.scenario
-    candidates, _ = candidate_instances(many, context.model, scenario.engine, scenario.precision, wanted.role)
-    for instance in candidates:
-        own = instance.parallelism
-        if (own.tp, own.pp, own.dp, own.ep) != wanted.layout:
-            continue
-        service = SERVICES[wanted.role](instance)
-        if not isinstance(service, Excuse):
-            return Pool(wanted.role, site, offer, service, wanted.instances)
-    layout = "tp {} pp {} dp {} ep {}".format(*wanted.layout)
-    raise refusal(
-        file,
-        f"no instance of {wanted.chip} with {layout} can run the scenario's model as {wanted.role}.",
-        "Solve the scenario anew.",
-        key=key,
-    )
+    for each in (offer, replace(offer, max_chips=max(offer.max_chips, ANY_CHIPS))):
+        candidates, _ = candidate_instances(each, context.model, scenario.engine, scenario.precision, role)
+        for instance in candidates:
+            service = SERVICES[role](instance)
+            if not isinstance(service, Excuse):
+                yield service
 
 
-def _offer(scenario: Scenario, wanted: Wanted, key: str, file: str) -> tuple[Site, ChipOffer]:
-    sites = {site.name: site for site in scenario.sites}
-    if wanted.site not in sites:
-        raise refusal(
-            file, f"no site {wanted.site!r} in the scenario.", f"It has {', '.join(sites)}.", key=f"{key}.site"
-        )
-    site = sites[wanted.site]
-    for offer in site.offers:
-        if offer.chip.id == wanted.chip:
-            return site, offer
-    known = ", ".join(offer.chip.id for offer in site.offers)
-    raise refusal(file, f"no chip {wanted.chip!r} at site {site.name}.", f"It has {known}.", key=f"{key}.chip")
+def _offer(scenario: Scenario, entry: RoleEntry, key: str, reader: Reader) -> tuple[Site, ChipOffer]:
+    site = next((site for site in scenario.sites if site.name == entry.site), None)
+    if site is None:
+        known = ", ".join(site.name for site in scenario.sites)
+        reader.refuse(f"no site {shown(entry.site)} in the scenario.", f"{key}.site", f"It has {known}.")
+    offers = [offer for offer in site.offers if offer.chip.id == entry.chip]
+    if not offers:
+        known = ", ".join(offer.chip.id for offer in site.offers)
+        reader.refuse(f"no chip {shown(entry.chip)} at site {site.name}.", f"{key}.chip", f"It has {known}.")
+    if entry.offer >= len(offers):
+        message = f"site {site.name} has {len(offers)} of {entry.chip}, this is number {entry.offer}."
+        reader.refuse(message, f"{key}.offer", AGAIN)
+    return site, offers[entry.offer]
 
 
-def _line(context: Context, data: Mapping[str, Any], pools: Mapping[Role, Pool], file: str) -> LineChoice | None:
-    """The line between the sites of prefill and of main decode; None where they are one."""
-    source, target = pools["prefill"].site.name, pools["main_decode"].site.name
-    if source == target:
-        return None
-    entries = [e for e in _items(data, "links", file) if (e.get("from"), e.get("to")) == (source, target)]
-    link = next((x for x in context.scenario.links if set(x.between) == {source, target}), None)
-    if link is None or len(entries) != 1:
-        what = "the scenario has no link" if link is None else "the plan has no line"
-        raise refusal(file, f"{what} from {source} to {target}.", "Solve the scenario anew.", key="links")
-    lines = _whole(entries[0], "lines", "links[0].lines", file, 10_000)
-    bought = entries[0].get("gbit_per_s")
-    each = float(bought) / lines if isinstance(bought, (int, float)) else math.nan
-    for tier, offer in enumerate(link.tiers):
-        if abs(offer.gbit_per_s - each) <= SAME_GBIT * offer.gbit_per_s:
-            return LineChoice(link, tier, lines, source, target)
-    known = ", ".join(f"{offer.gbit_per_s:g}" for offer in link.tiers)
-    raise refusal(
-        file, f"no tier of {each:g} Gbit/s between {source} and {target}.", f"It has {known}.", key="links[0]"
-    )
+def _line(scenario: Scenario, entry: LinkEntry, key: str, reader: Reader) -> LineChoice:
+    ends = entry.from_site, entry.to_site
+    link = next((link for link in scenario.links if set(link.between) == set(ends)), None)
+    if link is None:
+        names = f"{shown(ends[0])} to {shown(ends[1])}"
+        reader.refuse(f"the scenario has no link from {names}.", key, "Add it to links, or solve anew.")
+    each = entry.gbit_per_s / entry.lines
+    tiers = [n for n, tier in enumerate(link.tiers) if abs(tier.gbit_per_s - each) <= SAME_GBIT * tier.gbit_per_s]
+    if not tiers:
+        known = ", ".join(f"{tier.gbit_per_s:g}" for tier in link.tiers)
+        message = f"no tier of {each:g} Gbit/s between {ends[0]} and {ends[1]}."
+        reader.refuse(message, f"{key}.gbit_per_s", f"The link has {known}.")
+    if entry.tier is not None and entry.tier not in tiers:
+        reader.refuse(f"tier {entry.tier} of the link isn't one of {each:g} Gbit/s.", f"{key}.tier", AGAIN)
+    return LineChoice(link, tiers[0] if entry.tier is None else entry.tier, entry.lines, *ends)

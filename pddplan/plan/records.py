@@ -36,6 +36,7 @@ class RolePlan:
     request_share: float = 1.0  # of all requests; below 1 where several pools share a role
     uncached_tokens: tuple[float, float] = (0.0, math.inf)  # of the requests that a prefill pool gets
     kv_format: str = ""  # where it isn't the scenario's
+    offer: int = 0  # of the offers of that chip at that site
 
     @property
     def chips(self) -> int:
@@ -53,6 +54,7 @@ class LinkPlan:
     usd_per_hour: float  # ports + traffic
     usd_per_hour_traffic: float
     kv_format: str = ""  # of what it carries, where it isn't the scenario's
+    tier: int | None = None  # of the link's, where several are as fast
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pddplan.plan.network_words import edge_tokens
 from pddplan.plan.records import Architecture, CostSplit, LinkPlan, Revenue, RolePlan
 from pddplan.serve.context import Context
 from pddplan.serve.conversion import held_format
-from pddplan.serve.deployment import Network, Plan, Pool, band_of, share_of
+from pddplan.serve.deployment import LineChoice, Network, Plan, Pool, band_of, share_of
 from pddplan.serve.evaluate import evaluate
 from pddplan.serve.records import Evaluation, Routing
 from pddplan.units import GBIT_PER_S_IN_BYTES_PER_S
@@ -70,9 +70,22 @@ def role_plans(context: Context, deployment: Plan, evaluation: Evaluation, costs
                 request_share=share_of(deployment, pool),
                 uncached_tokens=_uncached(context, deployment, pool),
                 kv_format=other_format(context, held_format(context.demand, pool)),
+                offer=_offer(pool),
             )
         )
     return tuple(found)
+
+
+def _offer(pool: Pool) -> int:
+    """Which of the site's offers of its chip a pool is on."""
+    keys = [offer.key for offer in pool.site.offers if offer.chip.id == pool.offer.chip.id]
+    return keys.index(pool.offer.key) if pool.offer.key in keys else 0
+
+
+def _tier(line: LineChoice) -> int | None:
+    """A line's tier where its rate alone doesn't tell."""
+    each = line.link.tiers[line.tier].gbit_per_s
+    return line.tier if sum(tier.gbit_per_s == each for tier in line.link.tiers) > 1 else None
 
 
 def _uncached(context: Context, plan: Plan, pool: Pool) -> tuple[float, float]:
@@ -97,6 +110,7 @@ def link_plans(context: Context, deployment: Plan, evaluation: Evaluation, costs
             usd_per_hour=ports + traffic,
             usd_per_hour_traffic=traffic,
             kv_format=other_format(context, line_format(context, deployment, line)),
+            tier=_tier(line),
         )
         for line, load, (ports, traffic) in zip(deployment.lines, evaluation.lines, costs.lines, strict=True)
     )

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from pddplan.errors import Excuse, InputError, Problem
 from pddplan.plan.records import PlanResult, Solved
 from pddplan.plan.solve import solve
@@ -64,7 +66,11 @@ def simulate_deployment(
     progress: Progress | None = None,
     evaluation: Evaluation | None = None,
 ) -> Simulation:
-    """A deployment at the context's rate; ``evaluation``: by the formulas, where it is known already."""
+    """A deployment at the context's rate; ``evaluation``: by the formulas, where it is known already.
+
+    Raises InputError for one that can't be simulated: ``check_simulable``.
+    """
+    check_simulable(context, deployment)
     known = evaluate(context, deployment) if evaluation is None or not evaluation.slo else evaluation
     while True:
         found = _simulated(context, deployment, known, asked, progress)
@@ -95,6 +101,21 @@ def _simulated(
     return simulation_of(run, evaluation, asked, context.rate)
 
 
+def check_simulable(context: Context, deployment: Plan) -> None:
+    """Raises InputError for split pools beside aggregated ones, and for decode pools whose steps have no time."""
+    ways = [route.way for route in deployment.routes] if isinstance(deployment, Network) else [deployment]
+    mixed = [way.aggregated is not None for way in ways]
+    if any(mixed) and isinstance(deployment, Network):
+        raise InputError(Problem("a plan of several pools in a role, some of them aggregated, can't be simulated."))
+    for way in ways:
+        for pool in (way.relay, way.main):
+            if pool is not None and not np.isfinite(context.step_surface(pool).seconds).all():
+                message = (
+                    f"the plan can't be simulated: how long a step of {pool.offer.chip.id} takes isn't known, only "
+                )
+                raise InputError(Problem(message + "tokens_per_s.", fix="Give its tpot_ms under measured."))
+
+
 def _narrow(found: Simulation, within: float) -> bool:
     """Whether the interval of every workload's TTFT p99 is at most so wide either way."""
     rows = [q for q in found.quantiles if (q.metric, q.quantile, q.stage) == ("ttft", 0.99, "all")]
@@ -105,9 +126,6 @@ def lanes_of(context: Context, deployment: Plan, routing: Routing) -> tuple[Lane
     """The plan's ways with the router's rule. Of an overloaded plan the rule is that of the largest rate, within 3 %,
     at which the formulas have an answer."""
     rate = context.rate
-    ways = [route.way for route in deployment.routes] if isinstance(deployment, Network) else [deployment]
-    if any(way.aggregated is not None for way in ways):
-        raise InputError(Problem("a plan of split and aggregated pools beside each other can't be simulated."))
     for _ in range(STEPS):
         found = flows_of(context, deployment, rate, _rule(context, deployment, routing, rate))
         if not isinstance(found, Excuse):

@@ -22,7 +22,9 @@ from pddplan.plan.records import (
     Revenue,
     RolePlan,
     RunnerUps,
+    Solved,
 )
+from pddplan.serve.deployment import Network
 from pddplan.serve.records import Evaluation, SloValue
 
 RATIO_OF = ("prefill", "relay_decode", "main_decode")
@@ -57,6 +59,7 @@ def plan_payload(result: PlanResult) -> dict[str, Any]:
         "recommendation": result.recommendation,
         "roles": [role_payload(role) for role in result.roles],
         "links": [link_payload(link) for link in result.links],
+        **routes_payload(result.solved),
         "ratio": chip_ratio(result.roles),
         "ratio_instances": instance_counts(result.roles),
         "routing": routing_payload(evaluation),
@@ -122,6 +125,7 @@ def role_payload(role: RolePlan) -> dict[str, Any]:
         "utilization": utilization_payload(role.utilization),
         **_part_of_the_load(role),
         **format_payload(role.kv_format),
+        **({"offer": role.offer} if role.offer else {}),
     }
 
 
@@ -161,7 +165,25 @@ def link_payload(link: LinkPlan) -> dict[str, Any]:
         "usd_per_hour": finite(link.usd_per_hour),
         "usd_per_hour_traffic": finite(link.usd_per_hour_traffic),
         **format_payload(link.kv_format),
+        **({} if link.tier is None else {"tier": link.tier}),
     }
+
+
+def routes_payload(solved: Solved | None) -> dict[str, Any]:
+    """Of a plan with several ways: which pools and line (by their places in ``roles`` and ``links``) take which share
+    of the requests from one quantile of their uncached tokens to another. Nothing where there is one way."""
+    if solved is None or not isinstance(solved.deployment, Network):
+        return {}
+    network = solved.deployment
+    places = {id(part): n for parts in (network.pools, network.lines) for n, part in enumerate(parts)}
+    rows = []
+    for route in network.routes:
+        row: dict[str, Any] = {pool.role: places[id(pool)] for pool in route.way.pools}
+        if route.way.line is not None:
+            row["link"] = places[id(route.way.line)]
+        low, high = route.band
+        rows.append({**row, "from": finite(low), "to": finite(high), "share": finite(route.share)})
+    return {"routes": rows}
 
 
 def instance_counts(roles: tuple[RolePlan, ...]) -> dict[str, int]:

@@ -19,6 +19,7 @@ from pddplan.report.json_schema import (
     record,
     rows,
 )
+from pddplan.report.simulation_json import VERIFICATION
 
 ARCHITECTURES = ("pdd", "pdd_filter", "pd_cross_site", "pd_cross_site_drc", "pd_one_site", "aggregated")
 
@@ -68,9 +69,11 @@ _ROLE = record(
             }
         ),
     },
-    # where several pools share a role: which of the requests each gets; to null: no upper end
+    # where several pools share a role: which of the requests each gets; to null: no upper end. offer: beyond the first
+    # of the chip at the site
     optional={
         **_KV_FORMAT,
+        "offer": COUNT,
         "request_share": MAYBE_SHARE,
         "uncached_tokens": record({"from": NUMBER, "to": MAYBE_NUMBER}),
     },
@@ -86,7 +89,20 @@ _LINK = record(
         "usd_per_hour": NUMBER,
         "usd_per_hour_traffic": NUMBER,
     },
-    optional=_KV_FORMAT,
+    optional={**_KV_FORMAT, "tier": COUNT},  # of the link's, where several are as fast
+)
+# with several ways: places in roles and links, and the share of the requests between two quantiles of uncached tokens
+_ROUTES = rows(
+    record(
+        {"from": SHARE, "to": SHARE, "share": SHARE},
+        optional={
+            "prefill": COUNT,
+            "relay_decode": COUNT,
+            "main_decode": COUNT,
+            "aggregated": COUNT,
+            "link": COUNT,
+        },
+    )
 )
 _ROUTING = record(
     {
@@ -176,7 +192,8 @@ PLAN: Schema = document(
         "fixes": _FIXES,
         "assumptions": rows(_ASSUMPTION),
     },
-    optional={"runner_ups": _RUNNER_UPS, "demand_rps": NUMBER},  # of which goodput_rps is served, for the profit
+    # demand_rps: of which goodput_rps is served, for the profit
+    optional={"runner_ups": _RUNNER_UPS, "demand_rps": NUMBER, "routes": _ROUTES, "verification": VERIFICATION},
 )
 # A feasible plan is whole: it has roles, a cost, and something that binds.
 PLAN["if"] = {"properties": {"status": {"const": "feasible"}}}

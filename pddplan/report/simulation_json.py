@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 import pddplan
 from pddplan.plan.drills import Drill
+from pddplan.plan.records import PlanResult
 from pddplan.report.json_schema import (
     COUNT,
     FLAG,
@@ -25,7 +26,7 @@ from pddplan.report.json_schema import (
     rows,
 )
 from pddplan.report.plan_json import finite
-from pddplan.simulate.records import Growth, Series, Simulated, Simulation
+from pddplan.simulate.records import Growth, Series, Share, Simulated, Simulation
 
 SERIES = (
     "times_s",
@@ -43,15 +44,26 @@ SERIES = (
 
 
 def simulation_payload(
-    found: Simulation, scenario: str, sha256: str, plan: Sequence[dict[str, Any]], drills: Sequence[Drill] = ()
+    found: Simulation,
+    scenario: str,
+    sha256: str,
+    plan: Sequence[dict[str, Any]],
+    drills: Sequence[Drill] = (),
+    result: PlanResult | None = None,
+    warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The object of the contract in 4-experience.md; ``plan``: role, site, chip and instances of each pool."""
+    """The object of the contract in 4-experience.md; ``plan``: role, site, chip and instances of each pool;
+    ``result``: of ``solve``, None where the plan was given."""
+    cost = result.cost if result is not None else None
+    known = math.isfinite(found.throughput_rps)  # else a service or step time isn't, and no other time
     return {
         "schema": "pddplan.simulation/1",
         "version": pddplan.__version__,
         "scenario": scenario,
         "scenario_sha256": sha256,
         "plan": list(plan),
+        "architecture": result.architecture if result is not None else None,
+        "usd_per_hour": finite(cost.usd_per_hour) if cost is not None else None,
         "requests": found.requests,
         "seed": found.seed,
         "simulated_s": finite(found.simulated_s),
@@ -60,12 +72,10 @@ def simulation_payload(
         "throughput_rps": finite(found.throughput_rps),
         "littles_law_error": finite(found.littles_law_error),
         "line_bytes_error": finite(found.line_bytes_error),
-        "holds": found.growth is None and all(row.met for row in found.quantiles),
-        "quantiles": [_quantile(row) for row in found.quantiles],
+        "holds": known and found.growth is None and all(row.met for row in found.quantiles),
+        "quantiles": [quantile_payload(row) for row in found.quantiles if known],
         "growth": _growth(found.growth),
-        "shares": [
-            {"name": s.name, "analytic": finite(s.analytic), "simulated": finite(s.simulated)} for s in found.shares
-        ],
+        "shares": [_share(share, found.growth is not None) for share in found.shares],
         "pools": [
             {
                 "role": pool.role,
@@ -79,10 +89,11 @@ def simulation_payload(
         "series": _series(found.series),
         "drills": [_drill(drill) for drill in drills],
         "notes": list(found.notes),
+        "warnings": list(warnings),
     }
 
 
-def _quantile(row: Simulated) -> dict[str, Any]:
+def quantile_payload(row: Simulated) -> dict[str, Any]:
     return {
         "metric": row.metric,
         "quantile": row.quantile,
@@ -94,6 +105,16 @@ def _quantile(row: Simulated) -> dict[str, Any]:
         "workload": row.workload,
         "limit": finite(row.limit_s),
         "met": row.met,
+    }
+
+
+def _share(share: Share, overloaded: bool) -> dict[str, Any]:
+    """A time has no value where there is no steady state."""
+    known = not (overloaded and share.name.endswith("_s"))
+    return {
+        "name": share.name,
+        "analytic": finite(share.analytic) if known else None,
+        "simulated": finite(share.simulated) if known else None,
     }
 
 
@@ -135,6 +156,20 @@ def _drill(drill: Drill) -> dict[str, Any]:
     }
 
 
+SIMULATED_ROW = record(
+    {
+        "metric": one_of("ttft", "tpot", "pause", "e2e"),
+        "quantile": NUMBER,
+        "stage": one_of("all", "prefill", "wan", "relay", "main"),
+        "analytic": MAYBE_NUMBER,
+        "simulated": MAYBE_NUMBER,
+        "low": MAYBE_NUMBER,
+        "high": MAYBE_NUMBER,
+        "workload": MAYBE_TEXT,
+        "limit": MAYBE_NUMBER,
+        "met": FLAG,
+    }
+)
 _NUMBERS = rows(MAYBE_NUMBER)
 SIMULATION: Schema = document(
     "pddplan.simulation/1",
@@ -144,6 +179,8 @@ SIMULATION: Schema = document(
         "scenario": TEXT,
         "scenario_sha256": TEXT,
         "plan": rows(record({"role": TEXT, "site": TEXT, "chip": TEXT, "instances": COUNT})),
+        "architecture": MAYBE_TEXT,
+        "usd_per_hour": MAYBE_NUMBER,
         "requests": COUNT,
         "seed": {"type": "integer"},
         "simulated_s": MAYBE_NUMBER,
@@ -153,22 +190,7 @@ SIMULATION: Schema = document(
         "littles_law_error": MAYBE_NUMBER,
         "line_bytes_error": MAYBE_NUMBER,
         "holds": FLAG,
-        "quantiles": rows(
-            record(
-                {
-                    "metric": one_of("ttft", "tpot", "pause", "e2e"),
-                    "quantile": NUMBER,
-                    "stage": one_of("all", "prefill", "wan", "relay", "main"),
-                    "analytic": MAYBE_NUMBER,
-                    "simulated": MAYBE_NUMBER,
-                    "low": MAYBE_NUMBER,
-                    "high": MAYBE_NUMBER,
-                    "workload": MAYBE_TEXT,
-                    "limit": MAYBE_NUMBER,
-                    "met": FLAG,
-                }
-            )
-        ),
+        "quantiles": rows(SIMULATED_ROW),
         "growth": record(
             {"requests_per_s": MAYBE_NUMBER, "stage": TEXT, "missing_capacity": MAYBE_NUMBER}, nullable=True
         ),
@@ -202,5 +224,17 @@ SIMULATION: Schema = document(
             )
         ),
         "notes": rows(TEXT),
+        "warnings": rows(TEXT),
     },
+)
+VERIFICATION: Schema = record(
+    {
+        "holds": FLAG,
+        "why_not_simulated": MAYBE_TEXT,
+        "requests": COUNT,
+        "quantiles": rows(SIMULATED_ROW),
+        "tightened": rows(
+            record({"row": TEXT, "limit_s": MAYBE_NUMBER, "simulated_s": MAYBE_NUMBER, "tightened_s": MAYBE_NUMBER})
+        ),
+    }
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -9,31 +12,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pddplan.errors import InputError, Problem
-from pddplan.simulate.records import Simulation
+from pddplan.simulate.records import Interval, Simulation
 
 KINDS = (".png", ".svg", ".pdf")
 INSTALL = "python3 -m pip install 'pddplan[plot]'"
+LABELLED = "1235"  # first digits of seconds that have room for a label
 FORMULA, SIMULATED, LIMIT = "#c2571a", "#1f5a99", "#8a8a8a"
 
 
-def plot_simulation(found: Simulation, title: str, path: str) -> None:
-    """Writes a picture by its suffix. Raises InputError for another one, and without matplotlib."""
+def check_plot(path: str) -> None:
+    """Before a long run: raises InputError for another suffix, without matplotlib, without the folder."""
     suffix = Path(path).suffix
     if suffix.lower() not in KINDS:
         what = suffix or "a file without suffix"
         raise InputError(Problem(f"can't draw {what}.", file=path, fix="Name it .png, .svg or .pdf."))
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError(Problem("--plot needs matplotlib.", file=path, fix=f"Install it with: {INSTALL}")) from None
+    if importlib.util.find_spec("matplotlib") is None:
+        raise InputError(Problem("--plot needs matplotlib.", file=path, fix=f"Install it with: {INSTALL}"))
+    if not Path(path).parent.is_dir():
+        raise InputError(Problem("can't be written: no such folder.", file=path, fix="Make the folder first."))
+
+
+def plot_simulation(found: Simulation, title: str, path: str) -> None:
+    """Writes a picture by its suffix. Raises InputError where it can't, see ``check_plot``."""
+    check_plot(path)
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(9.0, 8.0), layout="constrained")
     above, below = figure.subplots(2, 1, height_ratios=(1.0, 1.1))
     figure.suptitle(title, fontsize=12, x=0.01, ha="left")
     _first_token(above, found)
     _timeline(below, found)
+    drawn, kind = BytesIO(), Path(path).suffix.lower().lstrip(".")
+    figure.savefig(drawn, format=kind, dpi=130, metadata={"Date": None} if kind == "svg" else None)
+    _write_whole(path, drawn.getvalue())
+
+
+def _write_whole(path: str, content: bytes) -> None:
+    """Beside ``path``, then renamed. Raises InputError where that can't be."""
+    beside = Path(path).with_name(f".{Path(path).name}.{os.getpid()}")
     try:
-        figure.savefig(path, dpi=130, metadata={"Date": None} if path.lower().endswith(".svg") else None)
+        beside.write_bytes(content)
+        os.replace(beside, path)
     except OSError as error:
+        beside.unlink(missing_ok=True)
         problem = Problem(f"can't be written: {error.strerror}.", file=path, fix="Choose another place.")
         raise InputError(problem) from None
 
@@ -43,17 +64,18 @@ def _first_token(axes: Any, found: Simulation) -> None:
     from matplotlib.ticker import FuncFormatter
 
     axes.set_title("Time to the first token", fontsize=10, loc="left")
-    rows = [row for row in found.quantiles if row.metric == "ttft" and row.stage == "all" and row.workload is None]
-    rows.sort(key=lambda row: row.quantile)
+    rows = [row for row in found.quantiles if row.metric == "ttft" and row.stage == "all"]
+    rows.sort(key=lambda row: (row.workload or "", row.quantile))
     if not rows:
-        axes.text(0.5, 0.5, "no steady state: no latency to show", ha="center", va="center", transform=axes.transAxes)
+        why = "no steady state: no latency to show" if found.growth is not None else "no quantiles were asked for"
+        axes.text(0.5, 0.5, why, ha="center", va="center", transform=axes.transAxes)
         axes.set_axis_off()
         return
     at = np.arange(len(rows))
     value = np.array([row.simulated.value for row in rows])
-    spread = np.array([[v - row.simulated.low, row.simulated.high - v] for v, row in zip(value, rows, strict=True)]).T
-    axes.errorbar(at - 0.06, value, yerr=np.maximum(np.nan_to_num(spread, posinf=0.0), 0.0), fmt="o", ms=7, capsize=5,
-                  color=SIMULATED, label="simulated, 95 % interval")  # fmt: skip
+    spread = np.array([_either_way(row.simulated) for row in rows]).T
+    axes.errorbar(at - 0.06, value, yerr=spread, fmt="o", ms=7, capsize=5, color=SIMULATED,
+                  label="simulated, 95 % interval")  # fmt: skip
     formula = np.array([np.nan if row.analytic_s is None else row.analytic_s for row in rows])
     axes.plot(at + 0.06, formula, "D", ms=7, color=FORMULA, label="formula")
     limited = [(n, row.limit_s) for n, row in enumerate(rows) if row.limit_s is not None]
@@ -61,12 +83,19 @@ def _first_token(axes: Any, found: Simulation) -> None:
         axes.plot([x - 0.3, x + 0.3], [limit, limit], color=LIMIT, lw=2, label="limit" if n == 0 else None)
     axes.set_yscale("log")
     for ticks in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-        ticks(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_xticks(at, [f"p{100 * row.quantile:g}" for row in rows])
+        ticks(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in LABELLED else ""))
+    axes.set_xticks(at, [f"p{100 * row.quantile:g}" + (f"\n{row.workload}" if row.workload else "") for row in rows])
     axes.set_xlim(-0.6, len(rows) - 0.4)
     axes.set_ylabel("seconds")
     axes.grid(axis="y", which="both", alpha=0.25)
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=9)
+
+
+def _either_way(found: Interval) -> tuple[float, float]:
+    """Below and above the value; none where the run was too short for an interval."""
+    if not (np.isfinite(found.low) and np.isfinite(found.high)):
+        return 0.0, 0.0
+    return max(found.value - found.low, 0.0), max(found.high - found.value, 0.0)
 
 
 def _smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -32,15 +32,15 @@ SHARES = {
 }
 ROLES = {"prefill": "prefill", "relay_decode": "relay", "main_decode": "main decode", "aggregated": "aggregated"}
 BLOCKS, PLAIN = " ▁▂▃▄▅▆▇█", " .:-=+*#%@"
-CHART_COLUMNS = 48
+CHART_COLUMNS, LABEL_COLUMNS = 48, 22
 
 
 def render_simulation(found: Simulation, width: int) -> str:
     """The whole answer, at most ``width`` columns."""
     lines = paragraph(headline(found), width)
     lines += paragraph(_run(found), width)
-    if found.growth is None:
-        lines += _quantiles(found, width) + _stages(found, width)
+    if found.growth is None and math.isfinite(found.throughput_rps):
+        lines += quantile_table(found, width) + _stages(found, width)
     lines += _shares(found, width) + _pools(found, width) + _chart(found.series, width)
     if found.notes:
         lines += ["", *[line for note in found.notes for line in item(note, width)]]
@@ -49,6 +49,8 @@ def render_simulation(found: Simulation, width: int) -> str:
 
 def headline(found: Simulation) -> str:
     """Whether the SLO holds in the simulation; of an overloaded one no time is told."""
+    if not math.isfinite(found.throughput_rps):
+        return "UNKNOWN  the run has no times: a service time or step time isn't known"
     if found.growth is not None:
         return growth_sentence(found.growth)
     limits = [row for row in found.quantiles if row.limit_s is not None]
@@ -61,7 +63,8 @@ def headline(found: Simulation) -> str:
     if tight is None:
         return "HOLDS  no limit is set"
     near = f"{_name(tight)} {_time(tight.simulated.value)}, limit {_time(tight.limit_s)}"
-    return f"HOLDS  all {len(limits)} limits; nearest: {near}"
+    held = f"all {len(limits)} limits; nearest:" if len(limits) > 1 else "the limit:"
+    return f"HOLDS  {held} {near}"
 
 
 def growth_sentence(growth: Growth) -> str:
@@ -87,7 +90,7 @@ def _span(seconds: float) -> str:
 # ---------------------------------------------------------------- tables
 
 
-def _quantiles(found: Simulation, width: int) -> list[str]:
+def quantile_table(found: Simulation, width: int) -> list[str]:
     rows = [row for row in found.quantiles if row.stage == "all"]
     header = ("level", "formula", "simulated", "95 % interval", "error", "limit")
     cells = [
@@ -101,7 +104,7 @@ def _quantiles(found: Simulation, width: int) -> list[str]:
         )
         for row in rows
     ]
-    return ["", "Formula and simulation", *table(header, cells, width, right=(1, 2, 3, 4, 5), flexible=0)]
+    return ["", "Formula and simulation", *table(header, cells, width, right=(1, 2, 3, 4, 5), flexible=(0, 3))]
 
 
 def _stages(found: Simulation, width: int) -> list[str]:
@@ -123,9 +126,10 @@ def _stages(found: Simulation, width: int) -> list[str]:
 def _shares(found: Simulation, width: int) -> list[str]:
     cells = []
     for share in found.shares:
-        if not share.simulated and not share.analytic:
+        a_time = share.name.endswith("_s")
+        if (not share.simulated and not share.analytic) or (a_time and found.growth is not None):
             continue
-        show = _time if share.name.endswith("_s") else percent
+        show = _time if a_time else percent
         cells.append(
             (SHARES.get(share.name, share.name.replace("_", " ")), show(share.analytic), show(share.simulated))
         )
@@ -146,7 +150,7 @@ def _pools(found: Simulation, width: int) -> list[str]:
         )
         for pool in found.pools
     ]
-    return ["", *table(header, cells, width, right=(1, 2, 3, 4), flexible=0)] if cells else []
+    return ["", *table(header, cells, width, right=(1, 2, 3, 4), flexible=(0, 4))] if cells else []
 
 
 def _name(row: Simulated) -> str:
@@ -171,7 +175,10 @@ def _interval(interval: Interval) -> str:
 
 
 def _error(row: Simulated) -> str:
-    return UNKNOWN if row.error is None else f"{100 * row.error:+.1f} %"
+    if row.error is None or not math.isfinite(row.error):
+        return UNKNOWN
+    text = f"{100 * row.error:+.1f} %"
+    return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text
 
 
 # ---------------------------------------------------------------- over time
@@ -179,7 +186,6 @@ def _error(row: Simulated) -> str:
 
 def _chart(series: Series, width: int) -> list[str]:
     """Rows of blocks, each from 0 to its own largest value."""
-    columns = min(CHART_COLUMNS, width - 32)
     rows: list[tuple[str, NDArray[np.float64], str]] = [
         ("waiting for prefill", series.prefill_waiting, ""),
         ("on the line", series.line_flows, ""),
@@ -189,14 +195,15 @@ def _chart(series: Series, width: int) -> list[str]:
         ("outside the SLO", series.late_share, "%"),
     ]
     shown = [row for row in rows if row[1].size and np.nanmax(np.nan_to_num(row[1])) > 0]
+    tops = [float(np.nanmax(np.nan_to_num(values))) for _, values, _ in shown]
+    most = [percent(top) if unit else figure(top) for top, (_, _, unit) in zip(tops, shown, strict=True)]
+    columns = min(CHART_COLUMNS, width - LABEL_COLUMNS - max((len(f"  to {text}") for text in most), default=0))
     if not shown or columns < 8:
         return []
     marks = BLOCKS if _encodes(BLOCKS) else PLAIN
     lines = ["", f"Over time, 0 to {_span(float(series.times_s[-1]))}"]
-    for name, values, unit in shown:
-        top = float(np.nanmax(np.nan_to_num(values)))
-        most = percent(top) if unit else figure(top)
-        lines.append(f"  {name:20}{blocks(values, columns, marks)}  to {most}")
+    for (name, values, _), text in zip(shown, most, strict=True):
+        lines.append(f"  {name}".ljust(LABEL_COLUMNS) + f"{blocks(values, columns, marks)}  to {text}")
     return lines
 
 

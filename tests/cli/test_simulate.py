@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from pddplan.cli.main import main
+from pddplan.plan.simulated import SimulatedPlan
 from pddplan.report.schemas import SCHEMAS
 from pddplan.simulate.compiled import COMPILED
 from pddplan.spec.catalogue import examples_dir
+from tests.report.plans import feasible
+from tests.simulated import simulation
 
 AGENT = str(examples_dir() / "agent_64k.yaml")
 needs_numba = pytest.mark.skipif(not COMPILED, reason="numba (extra `fast`) isn't installed: the simulation is slow")
@@ -80,6 +85,63 @@ def test_bad_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate"]) == 2
     assert main(["simulate", AGENT, "--plan", str(tmp_path / "no.json")]) == 2
     assert "no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", ["run.gif", "run", "/no/such/folder/run.png"])
+def test_a_picture_that_cant_be_is_told_before_the_run(
+    path: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pddplan.plan.simulated.simulate_plan", _no_run)
+    assert main(["simulate", AGENT, "--plot", path]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and path in captured.err and len(captured.err.splitlines()) == 1
+
+
+def test_without_matplotlib(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pddplan.plan.simulated.simulate_plan", _no_run)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["simulate", AGENT, "--plot", "run.png"]) == 2
+    assert "python3 -m pip install 'pddplan[plot]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_warnings_are_told(quiet: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the file and of the plan, on stderr or in the JSON; simulation and plan are made up here."""
+    result = replace(feasible(), warnings=("The price is old.",))
+    monkeypatch.setattr("pddplan.cli.simulate._pools", lambda found: [])
+    monkeypatch.setattr(
+        "pddplan.plan.simulated.simulate_plan", lambda *_: SimulatedPlan(result, None, None, simulation())
+    )
+    assert main(["simulate", AGENT, *["-q"] * quiet]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("HOLDS") and ("note: The price is old." in captured.err) is not quiet
+    assert main(["simulate", AGENT, "--json"]) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    Draft202012Validator(SCHEMAS["simulation"]).validate(found)
+    assert "The price is old." in found["warnings"] and captured.err == ""
+    assert (found["architecture"], found["usd_per_hour"]) == (result.architecture, result.cost.usd_per_hour)
+
+
+@pytest.mark.parametrize("options", [[], ["--json"], ["--drill"]])
+def test_rates_without_step_times(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A clock that stopped is no answer."""
+    assert main(["simulate", str(examples_dir() / "prfaas_1t.yaml"), *options]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and "tpot_ms" in captured.err
+
+
+@needs_numba
+def test_drills_of_an_aggregated_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    """There are none, which is said; the simulation stands."""
+    chat = str(examples_dir() / "chat_8k.yaml")
+    assert main(["simulate", chat, "--requests", "1k", "--drill", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["drills"] == [] and any("aggregated" in warning for warning in found["warnings"])
+
+
+def _no_run(*_: object) -> SimulatedPlan:
+    raise AssertionError("it must not come to a run")
 
 
 @needs_numba
