@@ -280,8 +280,9 @@ def admitted(
     """Mean number running that the admission row lets in at most, on each count of instances with K slots each.
 
     The row's law widens as steps lengthen with the batch, exactly as ``settle`` says (``poisson``: it doesn't, the
-    relay's), so the mean is searched on a grid of batches per instance, 0.5 % apart. The answer is the grid's next
-    batch above the last that fits: an upper bound, which the integer program needs. Shape (counts,).
+    relay's), and its mean is longer by phi - 1 (``MainState.running``; bursts only add to both). So the mean is
+    searched on a grid of batches per instance, 0.5 % apart. The answer is the grid's next batch above the last that
+    fits: an upper bound, which the integer program needs. Shape (counts,).
     """
     if slots < 1 and not (pooled and poisson):
         return np.zeros(counts.size)
@@ -291,9 +292,11 @@ def admitted(
         bend = np.log(table(batch * 1.1) / np.maximum(table(batch * 0.9), 1e-12)) / LOG_SPAN
         width = 1.0 / (1.0 - np.clip(bend, 0.0, 0.98))
     if not pooled:
-        fits = (occupancy_tail(batch, float(math.floor(slots)), width) <= epsilon)[None, :]
+        fits = (occupancy_tail(batch + width - 1.0, float(math.floor(slots)), width) <= epsilon)[None, :]
     else:
-        tail = occupancy_tail(batch[None, :] * counts[:, None], np.floor(slots * counts)[:, None], width[None, :])
+        tail = occupancy_tail(
+            batch[None, :] * counts[:, None] + (width - 1.0), np.floor(slots * counts)[:, None], width[None, :]
+        )
         fits = tail <= epsilon
     last = batch.size - 1 - np.argmax(fits[:, ::-1], axis=1)
     above = np.where(fits.any(axis=1), batch[np.minimum(last + 1, batch.size - 1)], batch[0])

@@ -14,7 +14,7 @@ from pddplan.serve.deployment import Pool
 from pddplan.serve.latency import Blend, Mixture
 from pddplan.serve.main_decode import length_biased_context, max_offered, occupancy_tail
 from pddplan.serve.metrics import Latencies, by_workload
-from pddplan.serve.paces import MixedSteps, Paces, e2e_mixture, paces, tpot_mixture
+from pddplan.serve.paces import MixedSteps, Paces, delays, e2e_mixture, paces, tpot_mixture
 from pddplan.serve.prefill_queue import prefill_waiting
 from pddplan.serve.queueing import WaitingLaw, queue_moments
 from pddplan.serve.records import Evaluation, PoolLoad, Routing
@@ -24,15 +24,17 @@ from pddplan.spec.types import Metric
 Array = NDArray[np.float64]
 
 ROUNDS = 60
+BEHIND_ROUNDS = 2
+LEAST_BEHIND = 1e-3  # of a token
 
 
-def mixed_steps(context: Context, pool: Pool, rate: float) -> MixedSteps | Excuse:
+def mixed_steps(context: Context, pool: Pool, rate: float, behind_s: float = 0.0) -> MixedSteps | Excuse:
     """Fixed point of the batch B of an instance.
 
     Requests bring E[m]/C full chunks to one of I x dp scheduling units, so a unit has one for a share
     u = rate E[m]/C T_mix(B) / (I dp) of the time, and the instance, whose units step together, is in mixed steps for
-    U = 1 - (1 - u)^dp; steps per second are U/T_mix + (1 - U)/T_plain, each yields one token per running request:
-    TPOT = 1/that, B = rate E[n] TPOT / I. Excuse where u reaches 1 or no batch keeps up.
+    U = 1 - (1 - u)^dp; steps per second are U/T_mix + (1 - U)/T_plain, each yields one token per running request: its
+    pace is 1/that, and B = rate (E[n] pace + ``behind_s``) / I. Excuse where u reaches 1 or no batch keeps up.
     """
     atoms, service = context.demand.atoms, pool.aggregated
     held = float(length_biased_context(atoms.weight, atoms.prompt, atoms.output, np.zeros_like(atoms.output)))
@@ -42,7 +44,7 @@ def mixed_steps(context: Context, pool: Pool, rate: float) -> MixedSteps | Excus
     chunk = float(service.chunk_tokens)
     accepted = context.scenario.engine.mtp_accepted_tokens
     tokens = atoms.mean(atoms.output)
-    batch, tpot, share, whole, mixed, plain = 1.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    batch, pace, share, whole, mixed, plain = 1.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for _ in range(ROUNDS):
         mixed = float(service.step_time_s(batch, held, chunk, before))
         plain = float(service.step_time_s(batch, held, 0.0))
@@ -50,14 +52,14 @@ def mixed_steps(context: Context, pool: Pool, rate: float) -> MixedSteps | Excus
         if share >= 1.0:
             return Excuse("prefill_utilization", share, 1.0, "", "aggregated")
         whole = 1.0 - (1.0 - share) ** service.parallelism.dp
-        tpot = 1.0 / ((whole / mixed + (1.0 - whole) / plain) * accepted)
-        following = rate * tokens * tpot / pool.instances
+        pace = 1.0 / ((whole / mixed + (1.0 - whole) / plain) * accepted)
+        following = rate * (tokens * pace + behind_s) / pool.instances
         if following > 4 * service.max_batch:
             return Excuse("decode_slots", following, service.max_batch, "running per instance", "aggregated")
         if abs(following - batch) <= 1e-6 * max(batch, 1.0):
             break
         batch = following
-    return MixedSteps(batch, tpot, mixed, plain, share, whole, held)
+    return MixedSteps(batch, pace, mixed, plain, share, whole, held, behind_s, tokens)
 
 
 def evaluate_aggregated(context: Context, pool: Pool, rate: float, *, detail: bool) -> Evaluation:
@@ -69,23 +71,11 @@ def aggregated_answer(
     context: Context, pool: Pool, rate: float, *, detail: bool
 ) -> tuple[Evaluation, Latencies | None]:
     """The evaluation and its latencies, None where the pool has no steady state."""
-    steady = mixed_steps(context, pool, rate)
-    if isinstance(steady, Excuse):
-        return _failed((steady,)), None
+    found = _steady(context, pool, rate)
+    if isinstance(found, Excuse):
+        return _failed((found,)), None
+    steady, law, prefill, pace = found
     demand, atoms, service = context.demand_on(pool.offer), context.demand.atoms, pool.aggregated
-    chunk = float(service.chunk_tokens)
-    full = np.floor(atoms.uncached / chunk)
-    tail = atoms.uncached - full * chunk
-    before = atoms.cached + atoms.uncached / 2
-    step = np.asarray(service.step_time_s(steady.batch, steady.context, chunk, before), dtype=float)
-    last = np.asarray(service.step_time_s(steady.batch, steady.context, tail, atoms.prompt - tail), dtype=float)
-    prefill = full * step + np.where(tail > 0, last, 0.0)
-    shared = step * atoms.uncached / chunk
-    missed = step * atoms.prompt / chunk
-    law = _waiting(context, shared, missed, rate, pool.instances * service.parallelism.dp)
-    if isinstance(law, Excuse):
-        return _failed((law,)), None
-    pace = paces(context, pool, steady, prefill, rate)
     mixtures = _latencies(context, law, prefill + _running_step_s(steady), steady, pace)
     excuses = excuses_of_slo(context, mixtures, True)
     kv_running = float(demand.kv_at(np.asarray(steady.context)))
@@ -96,7 +86,7 @@ def aggregated_answer(
         steady.unit_share,
         steady.batch,
         steady.tpot_s,
-        service.utilization(max(steady.batch, 1e-6), steady.context, steady.unit_share * chunk),
+        service.utilization(max(steady.batch, 1e-6), steady.context, steady.unit_share * service.chunk_tokens),
         _slot_room(context, pool, steady, kv_running) if detail else None,
     )
     evaluation = Evaluation(
@@ -113,17 +103,56 @@ def aggregated_answer(
     return evaluation, mixtures
 
 
-def _waiting(context: Context, time: Array, missed: Array, rate: float, servers: int) -> WaitingLaw | Excuse:
-    """Wait for a unit; ``missed``: times away from home, without the prefix."""
-    weight = context.demand.atoms.weight
-    traffic = context.scenario.traffic
+def _steady(context: Context, pool: Pool, rate: float) -> tuple[MixedSteps, WaitingLaw, Array, Paces] | Excuse:
+    """The steady state, the wait for a unit, each prompt's own time (atoms,) [s], and how fast answers come.
+
+    What answers wait for the prompts before them lengthens them, and so the batch: two rounds settle it to 1 %.
+    """
+    behind_s, left = 0.0, BEHIND_ROUNDS
+    while True:
+        steady = mixed_steps(context, pool, rate, behind_s)
+        if isinstance(steady, Excuse):
+            return steady
+        law = _waiting(context, pool, steady, rate)
+        if isinstance(law, Excuse):
+            return law
+        prefill = _prefill_s(context, pool, steady)
+        met = delays(context, pool, steady, prefill, rate, law)
+        if left == 0 or met.stretch_s <= LEAST_BEHIND * steady.pace_s:
+            return steady, law, prefill, paces(context, pool, steady, met)
+        behind_s, left = met.stretch_s, left - 1
+
+
+def _prefill_s(context: Context, pool: Pool, steady: MixedSteps) -> Array:
+    """Time of each prompt's own steps (atoms,) [s]: full chunks, and what is left."""
+    atoms, service = context.demand.atoms, pool.aggregated
+    chunk = float(service.chunk_tokens)
+    full = np.floor(atoms.uncached / chunk)
+    tail = atoms.uncached - full * chunk
+    last = np.asarray(service.step_time_s(steady.batch, steady.context, tail, atoms.prompt - tail), dtype=float)
+    return full * _full_step_s(context, pool, steady) + np.where(tail > 0, last, 0.0)
+
+
+def _full_step_s(context: Context, pool: Pool, steady: MixedSteps) -> Array:
+    """A step with a full chunk from the middle of each prompt (atoms,) [s]."""
+    atoms, service = context.demand.atoms, pool.aggregated
+    before = atoms.cached + atoms.uncached / 2
+    return np.asarray(
+        service.step_time_s(steady.batch, steady.context, float(service.chunk_tokens), before), dtype=float
+    )
+
+
+def _waiting(context: Context, pool: Pool, steady: MixedSteps, rate: float) -> WaitingLaw | Excuse:
+    """Wait for a unit, prompts sharing chunks; away from home without the prefix."""
+    atoms, service, traffic = context.demand.atoms, pool.aggregated, context.scenario.traffic
+    per_token = _full_step_s(context, pool, steady) / float(service.chunk_tokens)
     return prefill_waiting(
         traffic.prefix_cache,
         rate,
-        servers,
-        queue_moments(time, weight),
+        pool.instances * service.parallelism.dp,
+        queue_moments(per_token * atoms.uncached, atoms.weight),
         burstiness=traffic.burstiness,
-        miss_moments=queue_moments(missed, weight),
+        miss_moments=queue_moments(per_token * atoms.prompt, atoms.weight),
     )
 
 

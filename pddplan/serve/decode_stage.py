@@ -15,7 +15,7 @@ from pddplan.serve.conversion import stretch_of
 from pddplan.serve.demand import Demand
 from pddplan.serve.deployment import Pool
 from pddplan.serve.line_stage import LineState
-from pddplan.serve.main_decode import AdmissionWait, Occupancy, admission_wait
+from pddplan.serve.main_decode import AdmissionWait, Occupancy, admission_wait, size_biased_occupancy
 from pddplan.serve.relay_stage import RelayState, Routed
 from pddplan.serve.steps import Slots, StepSurface, StepTable, settle, slots
 
@@ -23,6 +23,9 @@ Array = NDArray[np.float64]
 
 ADMISSION_EPSILON = 0.01  # design default: share of requests that may wait for a decode slot
 MOST_DISPERSION = 1e3
+MIN_BURSTS = 0.1
+WIDEST = 50.0  # dispersion of the batch that a request sees
+LEAST_KV = 0.1  # of the mean context a request
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ class MainState:
     slots: Slots
     life_s: float
     context: float
+    context_cv2: float  # squared CV of the contexts of those that run
     kv_running: float
     running_bytes: float
     under_way_bytes: float
@@ -86,7 +90,9 @@ class MainState:
     table: StepTable
     extend_s: float  # one request's extend passes, what they add to the running step
     handover_rate: float
-    busy_share: float = 0.0  # of a measured rate
+    surface: StepSurface | None = None  # None: a measured rate
+    bursts: float = 1.0  # variance over mean of the number that run at constant steps
+    busy_share: float = 0.0  # of it
 
     @cached_property
     def admission(self) -> AdmissionWait:
@@ -94,24 +100,60 @@ class MainState:
         settled, allowed = self.occupancy, self.slots
         if not math.isfinite(settled.tpot_s):
             return admission_wait(0.0, 1.0, 1.0)
-        k, offered = (allowed.total, settled.requests) if allowed.pooled else (allowed.per_instance, settled.batch)
-        width = min(settled.dispersion, MOST_DISPERSION)
-        return admission_wait(offered, max(k, 1.0), max(self.life_s, 1e-9), 1.0, width)
+        k, queues = (allowed.total, 1) if allowed.pooled else (allowed.per_instance, allowed.instances)
+        return admission_wait(self.running / queues, max(k, 1.0), max(self.life_s, 1e-9), 1.0, self.crowding)
+
+    @property
+    def dispersion(self) -> float:
+        """Variance over mean of the number that run, by bursts and by steps that lengthen with the batch; finite."""
+        return min(self.bursts * self.occupancy.dispersion, MOST_DISPERSION)
+
+    @property
+    def crowding(self) -> float:
+        """``dispersion`` as the slots are sized for: a prefill that lets requests go evenly is no reason for fewer."""
+        return max(self.dispersion, min(self.occupancy.dispersion, MOST_DISPERSION))
+
+    @property
+    def running(self) -> float:
+        """Mean number of requests in the pool. The occupancy's is that at the mean step; with steps that lengthen with
+        the batch the law's (``occupancy_law``) is longer by phi - 1, times what bursts add, where requests share one
+        queue, in each instance where they don't."""
+        queues = 1 if self.slots.pooled else self.slots.instances
+        longer = min(self.occupancy.dispersion, MOST_DISPERSION) - 1.0
+        return self.occupancy.requests + queues * max(self.bursts, 1.0) * longer
+
+    def seen_steps(self, points: int) -> tuple[Array, Array]:
+        """Step times that a running request sees, averaged over its life [s]: (points,) and their probabilities.
+
+        The batch is ``size_biased_occupancy``; where requests go to the least loaded instance all have an equal part
+        of the pool's. The contexts in a batch vary as well: of N requests of mean context c and squared CV v the sum
+        has the variance c^2 Var N + N v c^2, so the KV that a step reads lies further from its mean than the batch, by
+        sqrt(1 + v/phi), in an equal part of I instances by sqrt(1 + I v/phi).
+        """
+        allowed, phi = self.slots, min(self.dispersion, WIDEST)
+        share = allowed.instances if allowed.pooled else 1
+        seen, probability = size_biased_occupancy(self.occupancy.batch * share, 1.0, points, phi)
+        batch = np.minimum(np.maximum(np.asarray(seen).ravel() / share, 1.0), max(allowed.per_instance, 1.0))
+        if self.surface is None:
+            return self.table(batch), probability
+        mean = float(batch @ probability)
+        wider = math.sqrt(1.0 + share * self.context_cv2 / phi)
+        contexts = self.context * np.maximum(mean + wider * (batch - mean), LEAST_KV * batch) / batch
+        return self.stretch * self.surface.at(batch, contexts), probability
 
     @cached_property
     def p_overflow(self) -> float:
         """P(more requests than slots)."""
         if self.slots.per_instance < 1:
             return 1.0
-        return self.slots.overflow(self.occupancy.requests, min(self.occupancy.dispersion, MOST_DISPERSION))
+        return self.slots.overflow(self.running, self.crowding)
 
     @property
     def slot_room(self) -> float | None:
         """See ``Slots.room``; None where slots aren't known."""
         if not math.isfinite(self.occupancy.tpot_s):
             return None
-        settled = self.occupancy
-        return self.slots.room(settled.requests, min(settled.dispersion, MOST_DISPERSION), ADMISSION_EPSILON)
+        return self.slots.room(self.running, self.crowding, ADMISSION_EPSILON)
 
 
 def main_state(
@@ -127,11 +169,13 @@ def main_state(
     pooled: bool,
     gap_residence: Callable[[float], float],
     converts_s: float = 0.0,
+    burstiness: Callable[[float], float] = lambda life_s: 1.0,
 ) -> MainState | Excuse:
     """Main decode at the rate: fixed point of the batch, and KV memory: running + under way + idle = pool.
 
     ``passes_s`` of each of ``handover_rate`` hand-overs lengthen the steps, and ``converts_s`` of each request, for
-    turning its KV into the pool's own format. Excuse where no batch keeps up.
+    turning its KV into the pool's own format. ``burstiness``: of the arrivals over the life of a request; of each
+    of I instances by itself 1 + (b - 1)/I. Excuse where no batch keeps up.
     """
     tokens = rate * load.tokens
     if not math.isfinite(surface.seconds[0, 0]):
@@ -146,11 +190,14 @@ def main_state(
     room = pool.decode.kv_pool_bytes * pool.instances - under_way
     running = settled.requests * kv_running
     idle = max(room - running, 0.0) + tier_bytes
+    life_s = load.tokens * settled.tpot_s / max(load.share, 1e-12)
+    bursts = (burstiness(life_s) - 1.0) * demand.bursts_that_last / (1 if pooled else pool.instances)
     return MainState(
         occupancy=settled,
         slots=slots(pool, table, kv_running, room, tpot_limit_s, pooled),
-        life_s=load.tokens * settled.tpot_s / max(load.share, 1e-12),
+        life_s=life_s,
         context=load.context,
+        context_cv2=demand.token_context_cv2,
         kv_running=kv_running,
         running_bytes=running,
         under_way_bytes=under_way,
@@ -160,6 +207,8 @@ def main_state(
         table=table,
         extend_s=passes_s,
         handover_rate=handover_rate,
+        surface=surface,
+        bursts=max(1.0 + bursts, MIN_BURSTS),
     )
 
 
@@ -174,6 +223,7 @@ def _rate_only(pool: Pool, tokens_per_s: float, context: float, handover_rate: f
         slots=Slots(math.inf, True, pool.instances, "engine"),
         life_s=0.0,
         context=context,
+        context_cv2=0.0,
         kv_running=0.0,
         running_bytes=0.0,
         under_way_bytes=0.0,

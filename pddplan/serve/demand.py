@@ -74,6 +74,22 @@ class Demand:
         return self.atoms.mean(self.output_context) / self.mean_output
 
     @cached_property
+    def token_context_cv2(self) -> float:
+        """Squared CV of an output token's context, E[n ((L + n/2)^2 + n^2/12)]/E[n]/mean^2 - 1, over all tokens."""
+        n = self.atoms.output
+        second = self.atoms.mean(n * (self.middle_context**2 + n**2 / 12.0)) / self.mean_output
+        return max(second / self.token_context**2 - 1.0, 0.0)
+
+    @cached_property
+    def bursts_that_last(self) -> float:
+        """Share of the arrivals' excess variance that the number of running requests keeps, E[min(n, n')]/E[n] of two
+        requests: ``integral of P(n > t)^2 / E[n]``, the peakedness of an infinite-server queue (Eckberg 1983)."""
+        order = np.argsort(self.atoms.output, kind="stable")
+        n, weight = self.atoms.output[order], self.atoms.weight[order]
+        above = np.clip(1.0 - np.concatenate([[0.0], np.cumsum(weight)[:-1]]) / weight.sum(), 0.0, 1.0)
+        return float((np.diff(n, prepend=0.0) * above**2).sum() / self.mean_output)
+
+    @cached_property
     def mean_context(self) -> float:
         """E[L + n/2] over requests [tokens]."""
         return self.atoms.mean(self.middle_context)

@@ -13,7 +13,8 @@ from pddplan.serve.context import Context
 from pddplan.serve.decode_stage import ADMISSION_EPSILON, MainState, main_load, main_state, mixed_load
 from pddplan.serve.deployment import Deployment, Pool
 from pddplan.serve.line_stage import LineState, Transfer, line_state, main_conversion_s
-from pddplan.serve.prefill_stage import PrefillStage
+from pddplan.serve.prefill_stage import PrefillStage, departing_burstiness
+from pddplan.serve.queueing import queue_moments
 from pddplan.serve.relay import filtered_weights, finishes_on_relay, saved_bytes
 from pddplan.serve.relay_stage import (
     HandOver,
@@ -248,7 +249,25 @@ def _main(lanes: Sequence[Lane]) -> MainState | Excuse:
         context.pooled_slots,
         lambda idle: context.residence_s(idle, turns, demand.kv_format),
         converts_s / rate,
+        lambda life_s: _bursts(lanes, life_s),
     )
+
+
+def _bursts(lanes: Sequence[Lane], life_s: float) -> float:
+    """Burstiness of what reaches main decode from prefill, over the life of a request there."""
+    total, rate = 0.0, sum(lane.case.rate for lane in lanes)
+    for lane in lanes:
+        stage, traffic = lane.case.stage, lane.case.context.scenario.traffic
+        pool = lane.case.deployment.prefill
+        assert pool is not None
+        servers = pool.instances * pool.prefill.servers_per_instance
+        queues = 1 if traffic.prefix_cache == "shared" else servers
+        mean, second, _ = queue_moments(stage.time_s, lane.case.context.demand.atoms.weight)
+        own = 1.0 + (traffic.burstiness - 1.0) / queues
+        total += lane.case.rate * departing_burstiness(
+            own, stage.law.utilization, servers // queues, second / mean**2 - 1.0, mean, life_s
+        )
+    return total / rate
 
 
 def _hit_share(residence_s: float, lanes: Sequence[Lane]) -> float:

@@ -19,7 +19,8 @@ BLEND_TOLERANCE = 1e-8
 class Mixture:
     """Latency W + constant_i with probability weight_i, W from the waiting law (None: no waiting) [s].
 
-    ``parts`` are the addends of ``constant`` by stage, same shape (requests,), for attribution.
+    ``parts`` are the addends of ``constant`` by stage, same shape (requests,), for attribution. ``smooth``, without
+    waiting: the constants are means of bins of a law without jumps, which is read linearly between them.
     """
 
     weight: Array
@@ -27,6 +28,7 @@ class Mixture:
     survival: Callable[[Array], Array] | None
     parts: Mapping[str, Array]
     wait_stage: str = "prefill_queue"
+    smooth: bool = False
 
     @cached_property
     def _ascending(self) -> tuple[Array, Array]:
@@ -34,8 +36,17 @@ class Mixture:
         order = np.argsort(self.constant, kind="stable")
         return self.constant[order], self.weight[order]
 
+    @cached_property
+    def _middles(self) -> Array:
+        """P(latency <= constant), ascending, where each weight counts half."""
+        weight = self._ascending[1]
+        return np.asarray((np.cumsum(weight) - 0.5 * weight) / weight.sum())
+
     def share_above(self, t_s: float) -> float:
         """P(latency > t) = sum_i weight_i P(W > t - constant_i)."""
+        if self.smooth:
+            constant, weight = self._ascending
+            return float(weight.sum() * (1.0 - np.interp(t_s, constant, self._middles, left=0.0, right=1.0)))
         if self.survival is None:  # without sorting: often all that is asked
             return float(self.weight[self.constant > t_s].sum())
         constant, weight = self._ascending
@@ -50,6 +61,8 @@ class Mixture:
         a root before it, by the Illinois method on the logarithm (close to a straight line in t).
         """
         constant, weight = self._ascending
+        if self.smooth:
+            return float(np.interp(q, self._middles, constant))
         cumulative = np.cumsum(weight)
         target = (1.0 - q) * float(cumulative[-1])
         first = min(int(np.searchsorted(cumulative, (q - 1e-12) * float(cumulative[-1]))), constant.size - 1)

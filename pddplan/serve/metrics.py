@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pddplan.serve.context import Context
+from pddplan.serve.discretize import tail_edges
 from pddplan.serve.equilibrium import Flow
 from pddplan.serve.latency import Blend, Mixture
-from pddplan.serve.main_decode import size_biased_occupancy
 from pddplan.serve.prefill_stage import PrefillStage
 from pddplan.serve.request_rows import Rows
 from pddplan.spec.types import Metric
@@ -21,7 +21,7 @@ from pddplan.spec.types import Metric
 Array = NDArray[np.float64]
 
 MAX_MIXTURE_SIZE = 4000
-OCCUPANCY_POINTS = 8
+OCCUPANCY_POINTS = 12
 # Quantile bins of an exponential wait for a decode slot: probability and mean in units of the mean wait
 # (mean of an exponential within its lower 50 %, next 40 %, top 10 %).
 WAIT_BINS = ((0.5, 0.3069), (0.4, 1.2908), (0.1, 3.3026))
@@ -119,15 +119,8 @@ class _Way:
 
     @cached_property
     def steps(self) -> tuple[Array, Array]:
-        """Step times of main decode that running requests see [s], and their probabilities.
-
-        The batch a running request sees, averaged over its life.
-        """
-        settled = self.flow.main.occupancy
-        spread = min(settled.dispersion, 50.0)
-        points, probability = size_biased_occupancy(settled.batch, 1.0, OCCUPANCY_POINTS, spread)
-        batch = np.minimum(np.asarray(points).ravel(), max(self.flow.main.slots.per_instance, 1.0))
-        return self.flow.main.table(batch), probability
+        """Step times of main decode that running requests see [s], and their probabilities."""
+        return self.flow.main.seen_steps(OCCUPANCY_POINTS)
 
     @cached_property
     def step_s(self) -> float:
@@ -266,24 +259,45 @@ def _tpot(way: _Way) -> Mixture:
         return Mixture(np.ones(1), np.zeros(1), None, {"main_decode": np.zeros(1)})
     values = kinds.at(tau - way.step_s).ravel()
     weight = np.multiply.outer(kinds.weight / total, probability).ravel()
-    return Mixture(weight, values, None, {"main_decode": values})
+    return Mixture(weight, values, None, {"main_decode": values}, smooth=True)
 
 
 def _pause(way: _Way) -> Mixture:
-    """Longest gap: a step at a high batch, an extend pass of somebody else's hand-over, one's own hand-over."""
-    table, main = way.table, way.flow.main
+    """Longest gap: a step at a high batch, the longest extend passes of others' hand-overs, one's own hand-over."""
+    table = way.table
     tau, probability = way.steps
     step = float(np.interp(0.95, np.cumsum(probability), tau))
-    own_life = float((table.weight * table.output).sum()) * way.step_s
-    hit = 1.0 - math.exp(-main.handover_rate * own_life / main.slots.instances) if main.handover_rate > 0 else 0.0
+    passes, mass = _longest_passes(way)
     own = np.maximum(table.worst_pause, way.gap)
-    weight = np.concatenate([table.weight * (1 - hit), table.weight * hit])
-    value = np.concatenate([np.maximum(own, step), np.maximum(own, step + main.extend_s)])
-    hand = np.concatenate([table.worst_pause, table.worst_pause])
+    weight = np.multiply.outer(table.weight, mass).ravel()
+    value = np.maximum(own[:, None], step + passes).ravel()
+    hand = np.repeat(table.worst_pause, mass.size)
     keep = weight > 0
     rest = np.maximum(value - hand, 0.0)
     parts = {"main_decode": rest[keep], "hand_over": hand[keep]}
     return Mixture(weight[keep] / weight[keep].sum(), value[keep], None, parts)
+
+
+def _longest_passes(way: _Way) -> tuple[Array, Array]:
+    """Longest extend pass that a request meets on main decode [s]: points and probabilities.
+
+    Hand-overs come to an instance at rate h for the mean life l of a request; the first pass of each is its longest,
+    t0 + e/v of what it adds to the running step, of law F: P(longest <= x) = exp(-h l (1 - F(x))), 0 for those who
+    meet none.
+    """
+    flow = way.flow
+    main, ways, handed = flow.main, flow.ways, flow.handover
+    if main.handover_rate <= 0 or ways is None or handed is None:
+        return np.zeros(1), np.ones(1)
+    met = main.handover_rate * float((way.table.weight * way.table.output).sum()) * way.step_s / main.slots.instances
+    mass = np.multiply.outer(ways.relayed, flow.line.probability).ravel()
+    values = np.broadcast_to(handed.added.time_s(handed.eager), (ways.relayed.size, flow.line.probability.size)).ravel()
+    order = np.argsort(values, kind="stable")
+    values, mass = values[order], mass[order]
+    edges = tail_edges(OCCUPANCY_POINTS)
+    share = 1.0 + np.log(0.5 * (edges[1:] + edges[:-1])) / met
+    at = np.minimum(np.searchsorted(np.cumsum(mass), share * (1.0 - 1e-12) * mass.sum()), values.size - 1)
+    return np.where(share > 0, values[at], 0.0), np.diff(edges)
 
 
 def _compress(weight: Array, constant: Array, parts: Mapping[str, Array], stage: PrefillStage) -> Mixture:

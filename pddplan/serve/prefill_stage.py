@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -114,3 +115,18 @@ def _law(demand: Demand, time: Array, miss: Array, rate: float, servers: int) ->
         burstiness=demand.traffic.burstiness,
         miss_moments=miss_moments,
     )
+
+
+def departing_burstiness(
+    arriving: float, utilization: float, servers: int, service_cv2: float, service_s: float, horizon_s: float
+) -> float:
+    """Burstiness of what leaves a queue, as seen over ``horizon_s``.
+
+    Next to each other departures have ``1 + (1 - rho^2)(b - 1) + rho^2 (c_s^2 - 1)/sqrt(c)`` (Whitt, The queueing
+    network analyzer, 1983, eq. 39): a busy queue gives its own rhythm on. Over long times as many leave as come, b. In
+    between they are weighed by horizon and relaxation time, ``E[S] (b + c_s^2)/(2 c (1 - rho)^2)``.
+    """
+    near = 1.0 + (1.0 - utilization**2) * (arriving - 1.0) + utilization**2 * (service_cv2 - 1.0) / math.sqrt(servers)
+    relaxes = service_s * (arriving + service_cv2) / (2.0 * servers * max(1.0 - utilization, 1e-6) ** 2)
+    share = horizon_s / (horizon_s + relaxes) if horizon_s + relaxes > 0 else 0.0
+    return float(max(near + (arriving - near) * share, 0.0))

@@ -82,6 +82,17 @@ class StepSurface:
         seconds = (1.0 - share) * stretch * self.seconds[k] + share * stretch * self.seconds[k + 1]
         return StepTable(self.batch, seconds)
 
+    def at(self, batch: Array, context: Array) -> Array:
+        """Steps (points,) of ``batch`` (points,) at mean contexts (points,) [s], linear on the grid."""
+        at = np.clip(context, self.context[0], self.context[-1])
+        k = np.minimum(self.context.searchsorted(at, side="right") - 1, self.context.size - 2)
+        share = (at - self.context[k]) / (self.context[k + 1] - self.context[k])
+        low, high = (
+            np.array([np.interp(b, self.batch, self.seconds[row]) for b, row in zip(batch, rows, strict=True)])
+            for rows in (k, k + 1)
+        )
+        return np.asarray((1.0 - share) * low + share * high)
+
 
 def step_surface(service: DecodeService, contexts: Array) -> StepSurface:
     """Surface over ``contexts`` (ascending, two or more); never falls with the batch."""

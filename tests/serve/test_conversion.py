@@ -268,15 +268,20 @@ def test_prefill_converts_the_whole_cache_for_a_relay_without_fp8() -> None:
 @pytest.mark.parametrize("context", [TO_H20, TO_A100, world(chip(A100), chip(H20), chip(H20))])
 @pytest.mark.parametrize("relays", [0, 2])
 def test_more_memory_bandwidth_where_it_converts_is_never_worse(context: Context, relays: int) -> None:
-    """Of the conversion alone: the same services, on chips of other bandwidth."""
+    """Of the conversion alone: the same services, on chips of other bandwidth.
+
+    TPOT but for what prefill gives on of its own rhythm: a pool that is busier lets requests go more evenly.
+    """
     before: list[float] | None = None
     for factor in (0.05, 1.0, 2.0, 50.0):
         deployment = plan(context, relays)
         faster = replace(deployment, **{p.role.split("_")[0]: _with_bandwidth(p, factor) for p in deployment.pools})
         found = evaluate(build_context(context.scenario, context.model, 0.8), faster)
-        values = [s.value_s for s in found.slo if s.metric in ("ttft", "tpot")]
+        shown = [s for s in found.slo if s.metric in ("ttft", "tpot")]
+        values = [s.value_s for s in shown]
         assert len(values) >= 4
-        assert before is None or all(b >= v * (1 - 1e-9) for b, v in zip(before, values, strict=True))
+        within = [1e-9 if s.metric == "ttft" else 5e-4 for s in shown]
+        assert before is None or all(b >= v * (1 - w) for b, v, w in zip(before, values, within, strict=True))
         before = values
 
 

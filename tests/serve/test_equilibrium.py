@@ -205,7 +205,27 @@ def test_flow_equals_the_formulas_put_together_plainly(q: float, threshold: floa
     load = context.rate * float(relayed.sum()) * passes / deployment.main.instances
     assert flow.main.stretch == pytest.approx(1 / (1 - load))
     life = tokens * flow.main.occupancy.tpot_s / float((whole * (n > done)).sum())
-    width = flow.main.occupancy.dispersion
-    batch, k = flow.main.occupancy.batch, flow.main.slots.per_instance
-    assert float(flow.main.admission.mean_s) == pytest.approx(float(admission_wait(batch, k, life, 1.0, width).mean_s))
-    assert flow.main.p_overflow == pytest.approx(float(occupancy_tail(batch, np.floor(k), width)))
+    many, per_instance = flow.main.occupancy, flow.main.slots.per_instance
+    width = many.dispersion * max(bursts_plainly(context, deployment, stage.time_s, life), 1.0)
+    running = many.batch + width - width / many.dispersion  # of the law whose steps lengthen with the batch
+    expected = admission_wait(running, per_instance, life, 1.0, width).mean_s
+    assert float(flow.main.admission.mean_s) == pytest.approx(float(expected))
+    assert flow.main.p_overflow == pytest.approx(float(occupancy_tail(running, np.floor(per_instance), width)))
+
+
+def bursts_plainly(context: Context, deployment: Deployment, time_s: np.ndarray, life_s: float) -> float:
+    """Variance over mean of the number of requests of an instance of main decode, whose steps are constant: what
+    prefill gives on of its rhythm, and how much of it remains of answers of unequal lengths."""
+    atoms = context.demand.atoms
+    assert deployment.prefill is not None and deployment.main is not None
+    servers = deployment.prefill.instances * deployment.prefill.prefill.servers_per_instance
+    rho = context.rate * float(atoms.weight @ time_s) / servers
+    cv2 = float(atoms.weight @ time_s**2) / float(atoms.weight @ time_s) ** 2 - 1.0
+    assert context.scenario.traffic.burstiness == 1.0
+    assert context.scenario.traffic.prefix_cache != "shared"  # so each server has a queue of its own
+    near = 1.0 + rho**2 * (cv2 - 1.0)
+    relaxes = float(atoms.weight @ time_s) * (1.0 + cv2) / (2.0 * (1.0 - rho) ** 2)
+    leaves = near + (1.0 - near) * life_s / (life_s + relaxes)
+    shorter = np.minimum(atoms.output[:, None], atoms.output[None, :])
+    kept = float(atoms.weight @ shorter @ atoms.weight) / float(atoms.weight @ atoms.output)
+    return 1.0 + (leaves - 1.0) * kept / deployment.main.instances

@@ -10,10 +10,8 @@ from numpy.typing import NDArray
 
 from pddplan.serve.context import Context
 from pddplan.serve.deployment import Deployment
-from pddplan.serve.equilibrium import Flow
 from pddplan.serve.latency import Mixture
-from pddplan.serve.main_decode import size_biased_occupancy
-from pddplan.serve.metrics import WAIT_BINS, Latencies, _compress
+from pddplan.serve.metrics import OCCUPANCY_POINTS, WAIT_BINS, Latencies, _compress
 from pddplan.serve.prefill_stage import PrefillStage
 from pddplan.spec.types import Metric
 from tests.serve.test_evaluate import parts
@@ -49,8 +47,9 @@ def draws(context: Context, deployment: Deployment, threshold: float, seed: int)
     slot = slot / float(admission.decay_per_s)
     n = atoms.output[atom]
     on_relay = np.minimum(eager, n - 1)
-    steps, probability = flow_steps(flow)
-    tau = steps[rng.choice(steps.size, DRAWS, p=probability)]
+    steps, probability = flow.main.seen_steps(OCCUPANCY_POINTS)
+    middles = np.cumsum(probability) - 0.5 * probability
+    tau = np.interp(rng.random(DRAWS), middles, steps)  # the steps are means of bins
     router = context.scenario.engine.router_delay_s
     first = wait + stage.time_s[atom] + router
     way = np.where(relayed, move.rdma_s[atom] if move.rdma_s.size else 0.0, exposed)
@@ -68,13 +67,6 @@ def draws(context: Context, deployment: Deployment, threshold: float, seed: int)
     return found, mixtures
 
 
-def flow_steps(flow: Flow) -> tuple[Floats, Floats]:
-    """Step times that running requests see, and their probabilities."""
-    main = flow.main
-    points, probability = size_biased_occupancy(main.occupancy.batch, 1.0, 8, main.occupancy.dispersion)
-    return np.asarray(main.table(np.minimum(points, main.slots.per_instance))), probability
-
-
 @pytest.mark.parametrize("threshold", [0.6, 3.0, math.inf])
 @pytest.mark.parametrize("first_token", ["after_transfer", "on_prefill"])
 def test_mixtures_are_their_samples(threshold: float, first_token: str) -> None:
@@ -83,11 +75,17 @@ def test_mixtures_are_their_samples(threshold: float, first_token: str) -> None:
     found, mixtures = draws(context, deployment, threshold, 3)
     metrics: tuple[Metric, ...] = ("ttft", "tpot", "e2e")
     for metric in metrics:
-        mixture = mixtures.of(metric)
         for q in (0.2, 0.5, 0.9, 0.99):
-            value = mixture.quantile(q)
-            assert float((found[metric] <= value * (1 + 1e-9)).mean()) >= q - 5e-3, (metric, q)
-            assert float((found[metric] < value * (1 - 1e-9)).mean()) <= q + 5e-3, (metric, q)
+            assert_quantile(metric, q, mixtures.of(metric).quantile(q), found[metric], 5e-3)
+
+
+def assert_quantile(metric: Metric, q: float, value_s: float, drawn: Floats, within: float) -> None:
+    """P(drawn <= value) is q, TTFT and E2E; TPOT's law is read between its points: the value is right to a percent."""
+    if metric == "tpot":
+        assert value_s == pytest.approx(float(np.quantile(drawn, q)), rel=1e-2), (metric, q)
+        return
+    assert float((drawn <= value_s * (1 + 1e-9)).mean()) >= q - within, (metric, q)
+    assert float((drawn < value_s * (1 - 1e-9)).mean()) <= q + within, (metric, q)
 
 
 @pytest.mark.parametrize("threshold", [0.6, math.inf])
@@ -101,9 +99,7 @@ def test_mixtures_of_each_workload_are_its_samples(threshold: float, first_token
         own, mine = mixtures.of_workload(name), found["workload"] == k
         for metric in metrics:
             for q in (0.2, 0.5, 0.9, 0.99):
-                value, drawn = own.of(metric).quantile(q), found[metric][mine]
-                assert float((drawn <= value * (1 + 1e-9)).mean()) >= q - 6e-3, (name, metric, q)
-                assert float((drawn < value * (1 - 1e-9)).mean()) <= q + 6e-3, (name, metric, q)
+                assert_quantile(metric, q, own.of(metric).quantile(q), found[metric][mine], 6e-3)
     late = [mixtures.of_workload(name).of("ttft").quantile(0.9) for name in ("agents", "chat")]
     assert late[0] > 1.2 * late[1]
 
@@ -150,7 +146,8 @@ def test_pause_is_a_step_or_a_pass_or_ones_own_hand_over() -> None:
     assert flow.handover is not None
     step = pause.constant.min()
     assert step >= flow.main.occupancy.tpot_s * 0.999
-    highest = max(step + flow.main.extend_s, float(flow.handover.worst_pause_s.max()))
+    longest = float(flow.handover.added.time_s(flow.handover.eager).max())
+    highest = max(step + longest, float(flow.handover.worst_pause_s.max()))
     assert pause.quantile(1.0) <= highest * (1 + 1e-9)
     _, _, _, plain = parts(context, Deployment(**{**deployment.__dict__, "relay": None}), math.inf)
     assert plain.of("pause").quantile(0.99) == pytest.approx(plain.of("pause").quantile(0.01))
