@@ -351,7 +351,7 @@ sites:
         max: 8
         usd_per_hour: 0.3
         parallelism: {{tp: {tp}, pp: 1, dp: 1, ep: 1}}
-slo: {{ttft_s: {{p90: 120}}, tpot_ms: {{p90: 200}}}}
+slo: {{ttft_s: {{p90: 120}}, tpot_ms: {{p90: 1000}}}}
 """
 
 
