@@ -30,7 +30,7 @@ NARROW = {
         "sites[1].chips[0].parallelism={tp: [1], dp: [48, 64]}",
     ),
     "egress_priced": (
-        "sites[0].chips[0].parallelism={tp: [4], dp: [6], pp: [1]}",
+        "sites[0].chips[0].parallelism={tp: [4], dp: [1], pp: [1]}",
         "sites[1].chips[0].parallelism={tp: [2], dp: [1], pp: [1]}",
     ),
 }
@@ -201,9 +201,10 @@ def test_prices_swapped_the_direction_turns() -> None:
     assert swapped.links[0].usd_per_hour == pytest.approx(3.96 * swapped.links[0].lines)
 
 
-@pytest.mark.parametrize("price", [0, 0.02])
+@pytest.mark.parametrize("price", [0.0005, 0.02])
 def test_at_one_price_both_ways_the_chips_decide(price: float) -> None:
-    """With the chips of the two sites exchanged it turns, at the same cost."""
+    """With the chips of the two sites exchanged it turns, at the same cost. (Of free lines several plans cost as much,
+    one in either direction.)"""
     north, west = (
         "{chip: nvidia-h100-sxm, max: 24, usd_per_hour: 3.93",
         "{chip: nvidia-h200-sxm, max: 16, usd_per_hour: 6.31",
@@ -225,7 +226,7 @@ def test_compare_agrees_on_the_direction() -> None:
     assert headline(made).startswith("DON'T SPLIT  aggregated in north + west")
     assert made.recommended is not None and not made.recommended.result.links
     apart = [row for row in made.rows if row.holds and row.result.links]
-    assert apart and all(direction(row.result) == ("west", "north") for row in apart)
+    assert apart and direction(min(apart, key=lambda row: usd(row.result)).result) == ("west", "north")
     assert all(usd(row.result) > usd(made.recommended.result) for row in apart)
     short = {row.architecture: row for row in made.rows if not row.hypothetical and row is not made.recommended}
     assert short["aggregated"].needs and short["pd_one_site"].needs  # neither site alone

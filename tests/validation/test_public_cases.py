@@ -368,7 +368,7 @@ def test_a_small_cluster_stays_together() -> None:
     whole = build_shop(eight).pools["aggregated"][0].pool(1)
     together = evaluate(eight, Deployment(aggregated=whole))
     print(f"\nsplit: {[(e.constraint, round(e.value, 1)) for e in split.excuses]}, together: {together.excuses}")
-    assert [e.constraint for e in split.excuses] == ["ttft_p90"]
+    assert "ttft_p90" in [e.constraint for e in split.excuses]
     assert together.feasible
     plan = solve(load_scenario_text(SMALL.format(tp="[4, 8]")))
     assert plan.architecture == "aggregated"
