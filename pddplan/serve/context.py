@@ -14,11 +14,12 @@ from pddplan.llm.types import LanguageModel
 from pddplan.perf.host import first_output_s
 from pddplan.perf.precision import format_assumptions, kv_on
 from pddplan.serve.conversion import Sending, sender_s, sending
-from pddplan.serve.demand import Demand, build_demand
+from pddplan.serve.demand import Demand, build_demand, demand_of
 from pddplan.serve.deployment import Pool
 from pddplan.serve.handover import ExtendCost
 from pddplan.serve.prefill_stage import PrefillStage, PrefillTimes, converting, prefill_stage, prefill_times
 from pddplan.serve.steps import StepSurface, step_surface
+from pddplan.serve.traffic import Atoms
 from pddplan.spec.types import ChipOffer, Metric, Role, Scenario, SloLimit
 
 Array = NDArray[np.float64]
@@ -48,6 +49,12 @@ class Context:
         """The same mix at another rate of all; the caches stay, none of them depends on the planned rate."""
         traffic = self.scenario.traffic.at_rate(request_rate_per_s)
         return replace(self, scenario=replace(self.scenario, traffic=traffic))
+
+    def with_atoms(self, atoms: Atoms) -> Context:
+        """The scenario with other requests, those of a trace for instance: nothing else of it changes."""
+        own = self.demand
+        demand = demand_of(own.traffic, self.model, own.kv_format, atoms, own.equal_pages)
+        return Context(self.scenario, self.model, demand, self.nic_goodput)
 
     def band(self, low: float, high: float) -> Context:
         """The requests between two quantiles of their uncached tokens alone; the rate is still that of all.

@@ -46,7 +46,7 @@ class Demand:
             return self
         if kv_format not in self.others:
             if self.cut is None:
-                made = _demand(self.traffic, self.model, kv_format, self.atoms, self.equal_pages)
+                made = demand_of(self.traffic, self.model, kv_format, self.atoms, self.equal_pages)
             else:
                 whole, low, high = self.cut
                 made = whole.in_format(kv_format).band(low, high)
@@ -141,10 +141,11 @@ class Demand:
 def build_demand(traffic: Traffic, model: LanguageModel, kv_format: str, equal_pages: bool = False) -> Demand:
     """Demand of all workloads for one model and KV format, under an engine whose pages are equal or not."""
     atoms = mix_atoms(traffic, float(hit_granularity_tokens(model, kv_format)))
-    return _demand(traffic, model, kv_format, atoms, equal_pages)
+    return demand_of(traffic, model, kv_format, atoms, equal_pages)
 
 
-def _demand(traffic: Traffic, model: LanguageModel, kv_format: str, atoms: Atoms, equal_pages: bool) -> Demand:
+def demand_of(traffic: Traffic, model: LanguageModel, kv_format: str, atoms: Atoms, equal_pages: bool) -> Demand:
+    """Demand of the atoms as they are; ``traffic`` gives rate, sessions and what else isn't of a single request."""
     share = atoms.cached / atoms.prompt
     session = np.asarray(kv_bytes(model, atoms.prompt + atoms.output, kv_format), dtype=float)
     return Demand(

@@ -117,9 +117,30 @@ def new_session(w: World, free_z: Indices, rng: Rng) -> int:
     single = extra > 0.0 and rng.random() * (law.session_rate + extra) < extra
     w.sessions[z].workload = _workload(w, rng.random(), single)
     w.sessions[z].turn, w.sessions[z].idle, w.sessions[z].asking, w.sessions[z].owed = 0, 0, 0, 0.0
-    w.sessions[z].lives = 0 if single or rng.random() < w.workloads[w.sessions[z].workload].ends else 1
+    w.sessions[z].script, w.sessions[z].bytes = -1, 0.0
+    if w.scripts.shape[0] > 1:
+        w.sessions[z].script = rng.integers(0, w.scripts.shape[0] - 1)
+        w.sessions[z].lives = 1 if _turns(w, z) > 1 else 0
+    else:
+        w.sessions[z].lives = 0 if single or rng.random() < w.workloads[w.sessions[z].workload].ends else 1
     w.sessions[z].home = rng.integers(0, 1 << 40)
     return z
+
+
+@jit
+def _turns(w: World, z: int) -> int:
+    """Turns of the script of session z."""
+    script = w.sessions[z].script
+    return int(w.scripts[script + 1] - w.scripts[script])
+
+
+@jit
+def _gap_after(w: World, rng: Rng, z: int) -> float:
+    """Time from the answer to the next turn of session z [s]."""
+    if w.sessions[z].script >= 0:
+        return float(w.turns[w.scripts[w.sessions[z].script] + w.sessions[z].turn].gap)
+    own = w.workloads[w.sessions[z].workload]
+    return math.exp(own.gap_mu + own.gap_sigma * rng.standard_normal())
 
 
 @jit
@@ -131,7 +152,11 @@ def new_request(w: World, free_r: Indices, free_z: Indices, rng: Rng, z: int, no
     r = free_r.pop()
     u = rng.random()
     workload = w.sessions[z].workload if z >= 0 else _workload(w, u, True)
-    a = _pick(w, w.workloads[workload].first, w.workloads[workload].last, rng.random())
+    scripted = z >= 0 and w.sessions[z].script >= 0
+    if scripted:
+        a = w.turns[w.scripts[w.sessions[z].script] + w.sessions[z].turn].kind
+    else:
+        a = _pick(w, w.workloads[workload].first, w.workloads[workload].last, rng.random())
     d = w.kinds[a].main
     if z < 0:
         cold = 0 if rng.random() < w.workloads[workload].held else 1
@@ -144,7 +169,9 @@ def new_request(w: World, free_r: Indices, free_z: Indices, rng: Rng, z: int, no
         if w.sessions[z].idle == 1:
             w.sessions[z].lives = 1  # it is being used, not gone
             forget(w, free_z, w.sessions[z].pool, z)
-        if w.sessions[z].turn > 0:
+        if scripted:
+            w.sessions[z].lives = 1 if w.sessions[z].turn + 1 < _turns(w, z) else 0
+        elif w.sessions[z].turn > 0:
             w.sessions[z].lives = 0 if rng.random() < w.workloads[workload].ends else 1
     w.requests[r].kind, w.requests[r].cold, w.requests[r].session, w.requests[r].redo = a, cold, z, 0
     w.requests[r].arrival = now
@@ -178,9 +205,7 @@ def answered(w: World, events: Events, free_r: Indices, free_z: Indices, rng: Rn
         w.sessions[z].turn += 1
         w.sessions[z].asking = 0
         if w.sessions[z].lives == 1:
-            workload = w.sessions[z].workload
-            gap = math.exp(w.workloads[workload].gap_mu + w.workloads[workload].gap_sigma * rng.standard_normal())
-            heappush(events, (now + gap, TURN, z, w.sessions[z].turn))
+            heappush(events, (now + _gap_after(w, rng, z), TURN, z, w.sessions[z].turn))
     w.requests[r].place = ANSWERED
     if w.requests[r].ready <= now:
         gone(w, free_r, free_z, r)
@@ -188,7 +213,8 @@ def answered(w: World, events: Events, free_r: Indices, free_z: Indices, rng: Rn
 
 @jit
 def gone(w: World, free_r: Indices, free_z: Indices, r: int) -> None:
-    """The request's KV lies at main decode: it becomes the session's cache, if nobody asked for it before."""
+    """The request's KV lies at main decode: it becomes the session's cache, if nobody asked for it before. One that
+    stayed on the relay leaves there what its session had."""
     a, z = w.requests[r].kind, w.requests[r].session
     d = w.kinds[a].main
     w.decodes[d].under_way = max(w.decodes[d].under_way - w.requests[r].reserved, 0.0)
@@ -197,6 +223,8 @@ def gone(w: World, free_r: Indices, free_z: Indices, r: int) -> None:
     if same and w.sessions[z].turn == w.requests[r].turn + 1 and w.sessions[z].asking == 0:
         if w.decodes[d].cached == 1 and w.requests[r].route != 2:
             keep(w, free_z, d, z, w.kinds[a].kv_session)
+        elif w.decodes[d].cached == 1 and w.sessions[z].lives == 1 and w.requests[r].cold == 0:
+            keep(w, free_z, d, z, w.sessions[z].bytes)
         elif w.sessions[z].lives == 0:
             w.sessions[z].turn = -1
             free_z.append(z)

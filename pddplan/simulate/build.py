@@ -22,6 +22,7 @@ from pddplan.serve.equilibrium import Case, Flow, pinned_share, tier_bytes
 from pddplan.serve.prefill_queue import default_threshold
 from pddplan.serve.queueing import queue_moments
 from pddplan.simulate import world as wd
+from pddplan.simulate.records import RelayRule, Script
 
 Array = NDArray[np.float64]
 Lane = tuple[Case, Flow]
@@ -191,7 +192,25 @@ def law_of(context: Context, lanes: Sequence[Lane], workloads: Table) -> wd.Law:
         stay=float(lanes[0][1].stay_s),
         router=float(context.router_s(split=True)),
         on_prefill=traffic.first_token == "on_prefill",
+        relay_above=math.nan,
+        relay_only=False,
     )
+
+
+def scripted(law: wd.Law, script: Script | None, rule: RelayRule | None) -> wd.Law:
+    """The law where sessions follow a script, and where the router goes by a rule of its own."""
+    if script is not None:
+        law = law._replace(sessions=True, session_rate=law.rate / script.mean_turns)
+    return law if rule is None else law._replace(relay_above=rule.above_bytes, relay_only=rule.only)
+
+
+def turns_of(script: Script | None) -> tuple[NDArray[np.int64], Table]:
+    """(first turn of each script and the end, turns); without a script none."""
+    if script is None:
+        return np.zeros(1, dtype=np.int64), table(wd.SCRIPT_TURN, 1)
+    turns = table(wd.SCRIPT_TURN, script.atom.size)
+    turns["kind"], turns["gap"] = script.atom, script.gap_s
+    return script.first.astype(np.int64), turns
 
 
 def starting_sessions(context: Context, lanes: Sequence[Lane], places: Places, rng: np.random.Generator) -> Array:
@@ -293,12 +312,25 @@ def _whole(slots: float) -> int:
 
 
 def world_of(
-    context: Context, lanes: Sequence[Lane], places: Places, requests: int, sessions: int, answers: float
+    context: Context,
+    lanes: Sequence[Lane],
+    places: Places,
+    requests: int,
+    sessions: int,
+    answers: float,
+    script: Script | None = None,
+    rule: RelayRule | None = None,
 ) -> wd.World:
-    """Everything idle and up, with room for so many requests and sessions at once; ``answers`` are asked for."""
+    """Everything idle and up, with room for so many requests and sessions at once; ``answers`` are asked for.
+
+    Raises ValueError for a script where several routes or workloads share the atoms.
+    """
+    if script is not None and (len(lanes) > 1 or len(context.demand.sessions.gaps) > 1):
+        raise ValueError("a script is for one route and one workload")
     workloads = len(context.demand.sessions.gaps)
     kinds, ways, bounds = kinds_of(lanes, places, workloads)
-    law = law_of(context, lanes, bounds)
+    law = scripted(law_of(context, lanes, bounds), script, rule)
+    scripts, turns = turns_of(script)
     (prefills, servers), (decodes, instances) = prefills_of(lanes, places), decodes_of(context, lanes, places)
     widest = int(decodes["slots"].max())
     contexts, step = steps_of(context, places, widest)
@@ -317,6 +349,8 @@ def world_of(
         lines=lines_of(places),
         requests=asked,
         sessions=kept,
+        scripts=scripts,
+        turns=turns,
         contexts=contexts,
         step=step,
         heap=np.zeros((instances.size, widest + 1), dtype=np.int64),

@@ -117,6 +117,7 @@ def _begin(w: World, events: Events, free_z: Indices, starting: np.ndarray) -> N
         z = free_z.pop()
         w.sessions[z].workload, w.sessions[z].turn = int(starting[n, 0]), 1
         w.sessions[z].idle, w.sessions[z].asking, w.sessions[z].owed = 0, 0, 0.0
+        w.sessions[z].script = -1
         w.sessions[z].lives = 1 if starting[n, 1] < np.inf else 0
         w.sessions[z].home = n * 7919
         if w.sessions[z].lives == 1:

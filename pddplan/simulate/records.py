@@ -43,6 +43,34 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class Script:
+    """Sessions whose turns are given, a trace's for instance; each new session is one of them, drawn at random.
+
+    ``first`` (sessions + 1,): where the turns of each begin, and the end. ``atom`` (turns,): index of the request in
+    the demand; ``gap_s`` (turns,): from the answer before it, of first turns without meaning.
+    """
+
+    first: NDArray[np.int64]
+    atom: NDArray[np.int64]
+    gap_s: Array
+
+    @property
+    def mean_turns(self) -> float:
+        return self.atom.size / (self.first.size - 1)
+
+
+@dataclass(frozen=True)
+class RelayRule:
+    """A router that looks at nothing but the bytes that a request would send, what its session owes included.
+
+    Above ``above_bytes`` it goes to the relay; ``only``: and ends there, nothing is sent to main decode.
+    """
+
+    above_bytes: float
+    only: bool = False
+
+
+@dataclass(frozen=True)
 class Interval:
     """An estimate and its 95 % interval."""
 

@@ -17,7 +17,7 @@ from pddplan.simulate import world as wd
 from pddplan.simulate.build import Lane, Places, places_of
 from pddplan.simulate.engine import run
 from pddplan.simulate.growing import grows, sample_s
-from pddplan.simulate.records import Asked, Change
+from pddplan.simulate.records import Asked, Change, RelayRule, Script
 
 Array = NDArray[np.float64]
 Progress = Callable[[float, str], None]
@@ -55,8 +55,13 @@ def simulate_lanes(
     *,
     end_s: float = np.inf,
     progress: Progress | None = None,
+    script: Script | None = None,
+    rule: RelayRule | None = None,
 ) -> Run:
-    """Runs the ways of a plan together. ``end_s`` of simulated time, or the requests answered, whichever is first."""
+    """Runs the ways of a plan together. ``end_s`` of simulated time, or the requests answered, whichever is first.
+
+    ``script``: sessions with given turns, none at the start. ``rule``: how the router chooses, instead of the plan's.
+    """
     places = places_of(lanes)
     target = float(asked.requests)
     rate = sum(case.rate for case, _ in lanes)
@@ -65,10 +70,10 @@ def simulate_lanes(
     while True:
         rng = np.random.default_rng(asked.seed)
         starting = np.zeros((0, 5))
-        if pinned_share(context, lanes[0][0].deployment) is None:
+        if script is None and pinned_share(context, lanes[0][0].deployment) is None:
             starting = build.starting_sessions(context, lanes, places, rng)
         sessions = max(sessions, int(1.5 * len(starting)) + LEAST_SESSIONS)
-        world = build.world_of(context, lanes, places, at_once, sessions, target)
+        world = build.world_of(context, lanes, places, at_once, sessions, target, script, rule)
         spacing = sample_s(target / rate if not np.isfinite(end_s) else end_s)
         arguments = (world, rng, _changes(asked.changes, places), starting, spacing, target, float(end_s))
         watched(run, arguments, (world.total, world.now), min(target, rate * end_s), progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from heapq import heappush
 
 import numpy as np
@@ -67,8 +68,8 @@ def begun(w: World, events: Events, rng: Rng, r: int, now: float) -> None:
     """Prefill has begun: the way on is chosen, KV starts to leave."""
     a, c = w.requests[r].kind, w.requests[r].cold
     w.requests[r].route = 0
-    if w.kinds[a].relay >= 0 and w.ways[c, a].relays == 1.0:
-        stays = w.ways[c, a].filtered > 0.0 and rng.random() < w.ways[c, a].filtered
+    if w.kinds[a].relay >= 0 and _relays(w, r):
+        stays = w.law.relay_only or (w.ways[c, a].filtered > 0.0 and rng.random() < w.ways[c, a].filtered)
         w.requests[r].route = 2 if stays else 1
         heappush(events, (w.requests[r].done + w.kinds[a].rdma, RDMA, r, w.requests[r].life))
     if w.requests[r].route == 2:
@@ -82,6 +83,16 @@ def begun(w: World, events: Events, rng: Rng, r: int, now: float) -> None:
 
 
 @jit
+def _relays(w: World, r: int) -> bool:
+    """Whether the router sends a request to the relay: by its way, or by the bytes to send, what is owed included."""
+    a, c, z = w.requests[r].kind, w.requests[r].cold, w.requests[r].session
+    if math.isnan(w.law.relay_above):
+        return bool(w.ways[c, a].relays == 1.0)
+    owed = w.sessions[z].owed if z >= 0 else 0.0
+    return bool(min(w.ways[c, a].sends + owed, max(w.kinds[a].kv_prompt, w.ways[c, a].sends)) > w.law.relay_above)
+
+
+@jit
 def _keep_here(w: World, r: int) -> None:
     """The filter: nothing is sent, the session owes it."""
     z = w.requests[r].session
@@ -90,9 +101,10 @@ def _keep_here(w: World, r: int) -> None:
     w.requests[r].reserved = 0.0
     if z >= 0:
         sums = w.batch_sums[batch_of(w)]
-        owed = min(w.ways[c, a].sends + w.kinds[a].kv_session - w.kinds[a].kv_prompt, w.kinds[a].kv_session)
-        w.sessions[z].owed += owed
-        sums[BATCH_OWED] += owed
+        answer = w.kinds[a].kv_session - w.kinds[a].kv_prompt
+        owed = min(w.sessions[z].owed + w.ways[c, a].sends + answer, w.kinds[a].kv_session)
+        sums[BATCH_OWED] += max(owed - w.sessions[z].owed, 0.0)
+        w.sessions[z].owed = owed
 
 
 @jit

@@ -90,8 +90,10 @@ REQUEST = table_of(
     "stall reserved",  # what joining adds to others' steps [s]; bytes at main decode
 )
 # (sessions,): turn -1: free; idle 1: its KV lies in the cache of ``pool``; lives 1: another turn will come; asking 1:
-# one is being answered; LRU neighbours; bytes in the cache, bytes that the filter owes.
-SESSION = table_of("workload turn idle lives asking pool home older newer", "bytes owed")
+# one is being answered; its script, -1: none; LRU neighbours; bytes in the cache, bytes that the filter owes.
+SESSION = table_of("workload turn idle lives asking pool home script older newer", "bytes owed")
+# (turns of all scripts,): what is asked, how long after the answer before it [s].
+SCRIPT_TURN = table_of("kind", "gap")
 
 
 class Law(NamedTuple):
@@ -105,6 +107,8 @@ class Law(NamedTuple):
     stay: float  # least stay on the relay [s]
     router: float  # added to the first token [s]
     on_prefill: bool  # the first token is sent by prefill
+    relay_above: float  # bytes to send above which a request goes to the relay; nan: as the kind's way says
+    relay_only: bool  # what goes there by that rule stays there, nothing is sent
 
 
 class World(NamedTuple):
@@ -121,6 +125,8 @@ class World(NamedTuple):
     lines: Any
     requests: Any
     sessions: Any
+    scripts: Ints  # (scripts + 1,) first of the turns of each and the end; (1,): sessions draw their turns
+    turns: Any
     contexts: Floats  # (decode pools, contexts)
     step: Floats  # (decode pools, contexts, batch) seconds a token
     heap: Ints  # (instances, slots) requests by target

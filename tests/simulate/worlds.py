@@ -100,11 +100,13 @@ def world_of(setup: Setup, requests: int, at_once: int = 20_000, sessions: int =
     asked["slot"] = asked["position"] = kept["turn"] = -1
     now[wd.FACTOR], now[wd.BATCH_SIZE] = 1.0, max(requests / BATCHES, 1.0)
     law = wd.Law(
-        setup.sessions is not None, setup.mode, setup.rate, setup.rate * ends, setup.burstiness, 0.0, 0.0, False
-    )
+        sessions=setup.sessions is not None, mode=setup.mode, rate=setup.rate, session_rate=setup.rate * ends,
+        burstiness=setup.burstiness, stay=0.0, router=0.0, on_prefill=False, relay_above=np.nan, relay_only=False,
+    )  # fmt: skip
     return wd.World(
         law=law, kinds=kinds, ways=ways, workloads=workloads, prefills=prefills, servers=servers, decodes=decodes,
-        instances=instances, lines=lines, requests=asked, sessions=kept, contexts=np.tile([0.0, 1e12], (pools, 1)),
+        instances=instances, lines=lines, requests=asked, sessions=kept,
+        scripts=np.zeros(1, dtype=np.int64), turns=table(wd.SCRIPT_TURN, 1), contexts=np.tile([0.0, 1e12], (pools, 1)),
         step=np.broadcast_to(step, (pools, 2, step.size)).copy(),
         heap=np.zeros((pools * setup.instances, widest + 1), dtype=np.int64),
         flows=np.zeros((lines.size, at_once), dtype=np.int64), now=now,
