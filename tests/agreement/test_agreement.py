@@ -10,7 +10,8 @@ import pytest
 from pddplan.simulate.compiled import COMPILED
 from tests.agreement.grid import BUSY_LINE, FEW_FLOWS, LEAST_WAIT, Cell, cells
 from tests.agreement.grid import PART as COUNTED
-from tests.agreement.run import measure, recorded
+from tests.agreement.measure import measure
+from tests.agreement.page import recorded
 
 PART, SEED, REQUESTS = 10, 20, 100_000
 ALL = cells()
