@@ -12,7 +12,20 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "pddplan"
 # Lowest first. Modules of the root (units, errors) lie below all; __init__ and __main__ above all.
-ORDER = ("spec", "llm", "perf", "serve", "estimate", "accuracy", "economics", "simulate", "plan", "report", "cli")
+ORDER = (
+    "spec",
+    "traces",
+    "llm",
+    "perf",
+    "serve",
+    "estimate",
+    "accuracy",
+    "economics",
+    "simulate",
+    "plan",
+    "report",
+    "cli",
+)
 BELOW_ALL = ("units", "errors")
 ABOVE_ALL = ("__init__", "__main__")
 # The root package is imported by anyone for its version; what it loads, it loads on demand.

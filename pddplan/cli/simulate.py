@@ -14,6 +14,7 @@ from pddplan.errors import InputError, Problem
 if TYPE_CHECKING:
     from pddplan.plan.drills import Drill
     from pddplan.plan.simulated import SimulatedPlan
+    from pddplan.simulate.records import Asked
     from pddplan.spec.types import Scenario
 
 COMMAND = "pddplan simulate"
@@ -38,6 +39,10 @@ def simulate(
     plan: Annotated[
         str | None, typer.Option("--plan", metavar="FILE", help="Of this plan, as `solve -o` wrote it.")
     ] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option("--trace", metavar="FILE", help="On the requests of this log, at their own times: see below."),
+    ] = None,
     requests: Annotated[
         str, typer.Option("--requests", metavar="N", help="To answer, as 200000, 200k or 1M.")
     ] = "200k",
@@ -52,11 +57,17 @@ def simulate(
 ) -> None:
     """Simulate a plan, solved or given, request by request, and compare with the formulas.
 
+    A log is a CSV with the columns timestamp (seconds), input_tokens, output_tokens, cached_tokens and, where requests
+    belong to some, session.
+
     Exit code 0: it ran, whatever it found; 1: there is no plan; 2: bad input.
     """
     from pddplan.cli.scenario import read_scenario, required_path
+    from pddplan.simulate.records import Asked
 
     quiet = quiet_of(context, quiet)
+    if trace is not None and drill:
+        raise InputError(Problem("--drill and --trace don't go together.", file=COMMAND, fix="Leave one of them out."))
     count = _requests(requests)
     if plot is not None:
         from pddplan.report.simulation_plot import check_plot
@@ -64,7 +75,7 @@ def simulate(
         check_plot(plot)
     loaded, _ = read_scenario(required_path(scenario, "simulate"), list(overrides or ()))
     tell_speed(quiet or as_json)
-    found = _run(loaded, plan, count, seed, quiet or as_json)
+    found = _run(loaded, plan, trace, Asked(count, seed), quiet or as_json)
     warnings = _warnings(loaded, found, drill)
     for warning in warnings:
         note(f"note: {warning}", quiet=quiet or as_json)
@@ -114,13 +125,12 @@ def tell_speed(quiet: bool) -> None:
         note("note: the simulation is compiled once, which takes one or two minutes.", quiet=quiet)
 
 
-def _run(scenario: Scenario, plan: str | None, requests: int, seed: int, quiet: bool) -> SimulatedPlan:
+def _run(scenario: Scenario, plan: str | None, trace: str | None, asked: Asked, quiet: bool) -> SimulatedPlan:
     from pddplan.cli.progress import ProgressBar
     from pddplan.plan.simulated import simulate_plan
-    from pddplan.simulate.records import Asked
 
     with ProgressBar("Simulating", quiet=quiet) as bar:
-        return simulate_plan(scenario, Asked(requests, seed), plan, lambda share, text: bar(f"{share:.0%}, {text}"))
+        return simulate_plan(scenario, asked, plan, lambda share, text: bar(f"{share:.0%}, {text}"), trace)
 
 
 def _drills(found: SimulatedPlan, seed: int, quiet: bool) -> tuple[Drill, ...]:

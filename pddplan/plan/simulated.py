@@ -18,6 +18,7 @@ from pddplan.serve.records import Evaluation, Routing
 from pddplan.simulate.build import Lane
 from pddplan.simulate.records import Asked, Simulation
 from pddplan.spec.types import Scenario
+from pddplan.traces.requests import RequestLog
 
 Progress = Callable[[float, str], None]
 
@@ -25,6 +26,7 @@ FALL = 0.97  # of the rate, step by step, until the formulas have an answer
 STEPS = 150
 MOST_REQUESTS = 20_000_000
 DOUBLED = 2
+LEAST_REPLAYED, MOST_REPLAYED = 1_000, 200_000  # requests of a log
 
 
 @dataclass(frozen=True)
@@ -38,25 +40,85 @@ class SimulatedPlan:
 
 
 def simulate_plan(
-    scenario: Scenario, asked: Asked, plan_file: str | None = None, progress: Progress | None = None
+    scenario: Scenario,
+    asked: Asked,
+    plan_file: str | None = None,
+    progress: Progress | None = None,
+    trace_file: str | None = None,
 ) -> SimulatedPlan:
-    """Solves the scenario, or takes the plan of ``plan_file`` (JSON that ``solve -o`` wrote), and simulates it.
+    """Solves the scenario, or takes the plan of ``plan_file`` (JSON that ``solve -o`` wrote), and simulates it: on the
+    scenario's traffic, or on that of ``trace_file`` (a request log).
 
-    Raises InputError where the file is none that fits the scenario.
+    Raises InputError where a file is none that fits the scenario.
     """
+    log = None if trace_file is None else _log(scenario, trace_file)
     if plan_file is not None:
         from pddplan.plan.rebuild import read_plan
 
         given = read_plan(plan_file, scenario)
+        if log is not None:
+            return _replayed(None, given, log, asked, progress)
         known = evaluate(given.context, given.deployment)
         simulation = simulate_deployment(given.context, given.deployment, asked, progress, known)
         return SimulatedPlan(None, given, known, simulation)
     result = solve(scenario, seed=asked.seed)
     if result.solved is None or result.evaluation is None:
         return SimulatedPlan(result, None, None, None)
+    if log is not None:
+        return _replayed(result, result.solved, log, asked, progress)
     context, deployment = result.solved.context, result.solved.deployment
     simulation = simulate_deployment(context, deployment, asked, progress, result.evaluation)
     return SimulatedPlan(result, result.solved, result.evaluation, simulation)
+
+
+def _log(scenario: Scenario, trace_file: str) -> RequestLog:
+    """The requests of a log. Raises InputError where they can't stand for the scenario's traffic."""
+    from pddplan.traces.requests import read_requests
+
+    log = read_requests(trace_file)
+    if scenario.traffic.several:
+        fix = "Leave one of them in the scenario."
+        raise InputError(Problem("a log can't stand for several workloads.", file=trace_file, fix=fix))
+    if math.isnan(log.rate_rps) or log.time_s.size < LEAST_REPLAYED:
+        message = f"has {log.time_s.size} requests in {log.time_s[-1]:g} s: too few to simulate."
+        raise InputError(Problem(message, file=trace_file, fix=f"Give {LEAST_REPLAYED} or more, over some time."))
+    return log
+
+
+def _replayed(
+    result: PlanResult | None, solved: Solved, log: RequestLog, asked: Asked, progress: Progress | None
+) -> SimulatedPlan:
+    """A plan on the requests of a log at their own times; the formulas beside have the same requests at random ones."""
+    from pddplan.simulate.outcome import simulation_of
+    from pddplan.simulate.replay import first_of, script_of
+    from pddplan.simulate.run import simulate_lanes
+
+    deployment = solved.deployment
+    if any(pool.role == "aggregated" for pool in deployment.pools) or isinstance(deployment, Network):
+        fix = "Leave --trace out, or give a --plan of one pool per role."
+        raise InputError(Problem("only plans of one pool per role, split, can be simulated on a log.", fix=fix))
+    part = first_of(log, min(asked.requests, MOST_REPLAYED))
+    atoms, script = script_of(part)
+    context = solved.context.with_atoms(atoms).at_rate(part.rate_rps)
+    check_simulable(context, deployment)
+    known = evaluate(context, deployment)
+    lanes = lanes_of(context, deployment, known.routing)
+    run = simulate_lanes(context, lanes, asked, progress=progress, script=script)
+    found = simulation_of(run, known, asked, context.rate)
+    return SimulatedPlan(result, replace(solved, context=context), known, replace(found, notes=_notes(log, part)))
+
+
+def _notes(log: RequestLog, part: RequestLog) -> tuple[str, ...]:
+    """What of a log was simulated, and what it doesn't say."""
+    count = part.time_s.size
+    told = [f"{count:,} requests of the log at their own times, {part.rate_rps:.3g}/s on average."]
+    if count < log.time_s.size:
+        told[0] = f"The first {count:,} of {log.time_s.size:,} requests of the log, {part.rate_rps:.3g}/s on average."
+    if not part.sessions:
+        told.append("The log has no sessions: main decode is taken to hold all that was cached.")
+    if log.skipped:
+        told.append(f"{log.skipped} lines of the log couldn't be read and are left out.")
+    return tuple(told)
 
 
 def simulate_deployment(

@@ -37,6 +37,7 @@ from pddplan.simulate.world import (
     FACTOR,
     FREE,
     IN_SYSTEM,
+    NEXT,
     NO_REQUEST,
     NO_SESSION,
     PAUSE,
@@ -99,6 +100,12 @@ def _gap_s(w: World, rng: Rng, rate: float) -> float:
 def next_arrival(w: World, events: Events, rng: Rng, now: float) -> None:
     """Schedules the next request that is no session's later turn."""
     law, factor = w.law, w.now[FACTOR]
+    if w.starts.shape[0] > 0:
+        n = int(w.now[NEXT])
+        if n < w.starts.shape[0]:
+            w.now[NEXT] += 1.0
+            heappush(events, (max(w.starts[n], now), ARRIVAL, n, int(w.now[CHAIN])))
+        return
     rate = law.rate * factor
     if law.sessions:  # more than usual: single requests beside the sessions
         rate = law.session_rate * min(factor, 1.0) + law.rate * max(factor - 1.0, 0.0)
@@ -107,8 +114,9 @@ def next_arrival(w: World, events: Events, rng: Rng, now: float) -> None:
 
 
 @jit
-def new_session(w: World, free_z: Indices, rng: Rng) -> int:
-    """A session that begins, or a single request as one that ends at once; -1: no room for it."""
+def new_session(w: World, free_z: Indices, rng: Rng, n: int) -> int:
+    """A session that begins, or a single request as one that ends at once; the n-th of those that begin by the clock.
+    -1: no room for it."""
     if len(free_z) == 0:
         w.now[ERROR] = NO_SESSION
         return -1
@@ -119,7 +127,7 @@ def new_session(w: World, free_z: Indices, rng: Rng) -> int:
     w.sessions[z].turn, w.sessions[z].idle, w.sessions[z].asking, w.sessions[z].owed = 0, 0, 0, 0.0
     w.sessions[z].script, w.sessions[z].bytes = -1, 0.0
     if w.scripts.shape[0] > 1:
-        w.sessions[z].script = rng.integers(0, w.scripts.shape[0] - 1)
+        w.sessions[z].script = n if w.starts.shape[0] > 0 else rng.integers(0, w.scripts.shape[0] - 1)
         w.sessions[z].lives = 1 if _turns(w, z) > 1 else 0
     else:
         w.sessions[z].lives = 0 if single or rng.random() < w.workloads[w.sessions[z].workload].ends else 1
@@ -135,10 +143,11 @@ def _turns(w: World, z: int) -> int:
 
 
 @jit
-def _gap_after(w: World, rng: Rng, z: int) -> float:
-    """Time from the answer to the next turn of session z [s]."""
+def _gap_after(w: World, rng: Rng, z: int, now: float) -> float:
+    """Time from the answer, now, to the next turn of session z [s]."""
     if w.sessions[z].script >= 0:
-        return float(w.turns[w.scripts[w.sessions[z].script] + w.sessions[z].turn].gap)
+        turn = w.scripts[w.sessions[z].script] + w.sessions[z].turn
+        return max(w.turns[turn].at - now, 0.0) if w.starts.shape[0] > 0 else float(w.turns[turn].gap)
     own = w.workloads[w.sessions[z].workload]
     return math.exp(own.gap_mu + own.gap_sigma * rng.standard_normal())
 
@@ -164,7 +173,10 @@ def new_request(w: World, free_r: Indices, free_z: Indices, rng: Rng, z: int, no
         w.requests[r].turn = 0
     else:
         # a session's first prefix is one that others share: it is in the cache as long as there is one
-        cold = 1 if w.decodes[d].cached == 0 or (w.sessions[z].turn > 0 and w.sessions[z].idle == 0) else 0
+        cold = 1 if w.sessions[z].turn > 0 and w.sessions[z].idle == 0 else 0
+        if w.decodes[d].cached == 0:
+            share = w.workloads[workload].held
+            cold = 0 if share > 0.0 and rng.random() < share else 1
         w.requests[r].home, w.requests[r].turn, w.sessions[z].asking = w.sessions[z].home, w.sessions[z].turn, 1
         if w.sessions[z].idle == 1:
             w.sessions[z].lives = 1  # it is being used, not gone
@@ -205,7 +217,7 @@ def answered(w: World, events: Events, free_r: Indices, free_z: Indices, rng: Rn
         w.sessions[z].turn += 1
         w.sessions[z].asking = 0
         if w.sessions[z].lives == 1:
-            heappush(events, (now + _gap_after(w, rng, z), TURN, z, w.sessions[z].turn))
+            heappush(events, (now + _gap_after(w, rng, z, now), TURN, z, w.sessions[z].turn))
     w.requests[r].place = ANSWERED
     if w.requests[r].ready <= now:
         gone(w, free_r, free_z, r)

@@ -204,13 +204,16 @@ def scripted(law: wd.Law, script: Script | None, rule: RelayRule | None) -> wd.L
     return law if rule is None else law._replace(relay_above=rule.above_bytes, relay_only=rule.only)
 
 
-def turns_of(script: Script | None) -> tuple[NDArray[np.int64], Table]:
-    """(first turn of each script and the end, turns); without a script none."""
+def turns_of(script: Script | None) -> tuple[NDArray[np.int64], Table, Array]:
+    """(first turn of each script and the end, turns, when each begins); without a script none."""
     if script is None:
-        return np.zeros(1, dtype=np.int64), table(wd.SCRIPT_TURN, 1)
+        return np.zeros(1, dtype=np.int64), table(wd.SCRIPT_TURN, 1), np.zeros(0)
     turns = table(wd.SCRIPT_TURN, script.atom.size)
-    turns["kind"], turns["gap"] = script.atom, script.gap_s
-    return script.first.astype(np.int64), turns
+    turns["kind"], turns["gap"], first = script.atom, script.gap_s, script.first.astype(np.int64)
+    if script.at_s is None:
+        return first, turns, np.zeros(0)
+    turns["at"] = script.at_s
+    return first, turns, np.ascontiguousarray(script.at_s[first[:-1]])
 
 
 def starting_sessions(context: Context, lanes: Sequence[Lane], places: Places, rng: np.random.Generator) -> Array:
@@ -330,7 +333,7 @@ def world_of(
     workloads = len(context.demand.sessions.gaps)
     kinds, ways, bounds = kinds_of(lanes, places, workloads)
     law = scripted(law_of(context, lanes, bounds), script, rule)
-    scripts, turns = turns_of(script)
+    scripts, turns, starts = turns_of(script)
     (prefills, servers), (decodes, instances) = prefills_of(lanes, places), decodes_of(context, lanes, places)
     widest = int(decodes["slots"].max())
     contexts, step = steps_of(context, places, widest)
@@ -351,6 +354,7 @@ def world_of(
         sessions=kept,
         scripts=scripts,
         turns=turns,
+        starts=starts,
         contexts=contexts,
         step=step,
         heap=np.zeros((instances.size, widest + 1), dtype=np.int64),

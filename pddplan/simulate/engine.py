@@ -188,7 +188,7 @@ def _happen(
             return
         z = -1
         if w.law.sessions:
-            z = new_session(w, free_z, rng)
+            z = new_session(w, free_z, rng, x)
         if z >= 0 or not w.law.sessions:
             r = new_request(w, free_r, free_z, rng, z, now)
             if r >= 0:

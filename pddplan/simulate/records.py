@@ -47,12 +47,15 @@ class Script:
     """Sessions whose turns are given, a trace's for instance; each new session is one of them, drawn at random.
 
     ``first`` (sessions + 1,): where the turns of each begin, and the end. ``atom`` (turns,): index of the request in
-    the demand; ``gap_s`` (turns,): from the answer before it, of first turns without meaning.
+    the demand; ``gap_s`` (turns,): from the answer before it, of first turns without meaning. ``at_s`` (turns,), if
+    not None: sessions have a clock instead, each begins once, in ascending order, and a turn comes at its time or,
+    if that is later, with the answer before it.
     """
 
     first: NDArray[np.int64]
     atom: NDArray[np.int64]
     gap_s: Array
+    at_s: Array | None = None
 
     @property
     def mean_turns(self) -> float:

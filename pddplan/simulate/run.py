@@ -61,9 +61,14 @@ def simulate_lanes(
     """Runs the ways of a plan together. ``end_s`` of simulated time, or the requests answered, whichever is first.
 
     ``script``: sessions with given turns, none at the start. ``rule``: how the router chooses, instead of the plan's.
+    Raises ValueError where the rate shall change of a script with a clock.
     """
     places = places_of(lanes)
     target = float(asked.requests)
+    if script is not None and script.at_s is not None:
+        if any(change.what == "rate" for change in asked.changes):
+            raise ValueError("a script with a clock has its own rate")
+        target = min(target, float(script.atom.size))
     rate = sum(case.rate for case, _ in lanes)
     at_once = int(SPARE * _in_system(lanes)) + LEAST_REQUESTS
     sessions = LEAST_SESSIONS

@@ -92,8 +92,8 @@ REQUEST = table_of(
 # (sessions,): turn -1: free; idle 1: its KV lies in the cache of ``pool``; lives 1: another turn will come; asking 1:
 # one is being answered; its script, -1: none; LRU neighbours; bytes in the cache, bytes that the filter owes.
 SESSION = table_of("workload turn idle lives asking pool home script older newer", "bytes owed")
-# (turns of all scripts,): what is asked, how long after the answer before it [s].
-SCRIPT_TURN = table_of("kind", "gap")
+# (turns of all scripts,): what is asked; how long after the answer before it, and when, if scripts have a clock [s].
+SCRIPT_TURN = table_of("kind", "gap at")
 
 
 class Law(NamedTuple):
@@ -127,6 +127,7 @@ class World(NamedTuple):
     sessions: Any
     scripts: Ints  # (scripts + 1,) first of the turns of each and the end; (1,): sessions draw their turns
     turns: Any
+    starts: Floats  # (scripts,) when each begins, ascending, once; (0,): they begin at random, any number of times
     contexts: Floats  # (decode pools, contexts)
     step: Floats  # (decode pools, contexts, batch) seconds a token
     heap: Ints  # (instances, slots) requests by target
@@ -140,8 +141,9 @@ class World(NamedTuple):
 
 
 # of World.now
-IN_SYSTEM, SEEN_AT, FACTOR, BATCH_SIZE, ERROR, SECONDS, CHAIN = range(7)  # CHAIN: of arrivals, one a rate
-NOWS = 7
+# CHAIN: of arrivals, one a rate; NEXT: of ``starts``
+IN_SYSTEM, SEEN_AT, FACTOR, BATCH_SIZE, ERROR, SECONDS, CHAIN, NEXT = range(8)
+NOWS = 8
 # errors
 NO_REQUEST, NO_SESSION, NO_FLOW, STOPPED = 1.0, 2.0, 3.0, 4.0
 # of World.total

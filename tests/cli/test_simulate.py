@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 
@@ -159,3 +160,58 @@ def test_drills(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
     assert main(["simulate", AGENT, "--requests", "5k", "--drill"]) == 0
     out = capsys.readouterr().out
     assert "spares: {prefill: 1}" in out and max(map(len, out.splitlines())) <= 80
+
+
+def log_file(folder: Path, requests: int, rate: float, output: int = 1024) -> str:
+    """A log of random moments, prompts as agent_64k's at 98 % hits."""
+    rng = np.random.default_rng(5)
+    times = np.cumsum(rng.exponential(size=requests)) / rate
+    rows = [f"{at:.4f},65536,{output},64000" for at in times]
+    path = folder / "log.csv"
+    path.write_text("timestamp,input_tokens,output_tokens,cached_tokens\n" + "\n".join(rows) + "\n")
+    return str(path)
+
+
+@needs_numba
+def test_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its requests at their own times; the formulas beside are of the same requests."""
+    path = log_file(tmp_path, 4000, 10.0)
+    assert main(["simulate", AGENT, "--trace", path, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    Draft202012Validator(SCHEMAS["simulation"]).validate(found)
+    assert found["requests"] + found["warmup_requests"] == 4000
+    assert found["throughput_rps"] == pytest.approx(10.0, rel=0.1)
+    assert any("4,000 requests of the log" in note for note in found["notes"])
+    assert any("no sessions" in note for note in found["notes"])
+    ttft = next(q for q in found["quantiles"] if (q["metric"], q["quantile"], q["stage"]) == ("ttft", 0.5, "all"))
+    assert ttft["analytic"] == pytest.approx(ttft["simulated"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--trace", "none.csv"], "no such file"),
+        (["--trace", "none.csv", "--drill"], "don't go together"),
+        (["--trace", "few.csv"], "has 3 requests in 2 s: too few to simulate"),
+    ],
+)
+def test_no_log(
+    options: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("few.csv").write_text("timestamp,input_tokens,output_tokens,cached_tokens\n0,9,9,0\n1,9,9,0\n2,9,9,0\n")
+    assert main(["simulate", AGENT, *options]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and said in captured.err
+
+
+def test_a_log_for_what_it_cant_stand_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = log_file(tmp_path, 1500, 10.0)
+    assert main(["simulate", str(examples_dir() / "two_workloads.yaml"), "--trace", path]) == 2
+    assert "several workloads" in capsys.readouterr().err
+    assert main(["simulate", str(examples_dir() / "chat_8k.yaml"), "--trace", path]) == 2
+    assert "only plans of one pool per role" in capsys.readouterr().err

@@ -106,7 +106,8 @@ def world_of(setup: Setup, requests: int, at_once: int = 20_000, sessions: int =
     return wd.World(
         law=law, kinds=kinds, ways=ways, workloads=workloads, prefills=prefills, servers=servers, decodes=decodes,
         instances=instances, lines=lines, requests=asked, sessions=kept,
-        scripts=np.zeros(1, dtype=np.int64), turns=table(wd.SCRIPT_TURN, 1), contexts=np.tile([0.0, 1e12], (pools, 1)),
+        scripts=np.zeros(1, dtype=np.int64), turns=table(wd.SCRIPT_TURN, 1),
+        starts=np.zeros(0), contexts=np.tile([0.0, 1e12], (pools, 1)),
         step=np.broadcast_to(step, (pools, 2, step.size)).copy(),
         heap=np.zeros((pools * setup.instances, widest + 1), dtype=np.int64),
         flows=np.zeros((lines.size, at_once), dtype=np.int64), now=now,
