@@ -14,6 +14,7 @@ from pddplan.errors import InputError, Problem
 if TYPE_CHECKING:
     from pddplan.plan.drills import Drill
     from pddplan.plan.simulated import SimulatedPlan
+    from pddplan.plan.stability import Stability
     from pddplan.simulate.records import Asked
     from pddplan.spec.types import Scenario
 
@@ -48,7 +49,7 @@ def simulate(
     ] = "200k",
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random.")] = 1,
     drill: Annotated[
-        bool, typer.Option("--drill", help="Break one thing after the other, and say what would hold it.")
+        bool, typer.Option("--drill", help="Break one thing after the other: what would hold it, how much is survived.")
     ] = False,
     as_json: Json = False,
     plot: Annotated[str | None, typer.Option("--plot", metavar="FILE", help="Draw it: .png, .svg or .pdf.")] = None,
@@ -82,21 +83,25 @@ def simulate(
     if found.simulation is None:
         _no_plan(loaded, found, as_json)
         raise typer.Exit(1)
-    drills = _drills(found, seed, quiet or as_json) if drill and not _aggregated(found) else ()
+    drills: tuple[Drill, ...] = ()
+    survives: Stability | None = None
+    if drill and not _aggregated(found):
+        drills, survives = _drills(found, seed, quiet or as_json)
     if plot is not None:
         from pddplan.report.simulation_plot import plot_simulation
 
         plot_simulation(found.simulation, f"{loaded.name}: {_words(found)}", plot)
     if as_json:
-        emit_json(_payload(loaded, found, drills, warnings))
+        emit_json(_payload(loaded, found, drills, warnings, survives))
         return
     from pddplan.report.simulation_text import render_simulation
 
     emit(render_simulation(found.simulation, text_width()))
-    if drills:
-        from pddplan.report.drills_text import render_drills
+    if survives is not None:
+        from pddplan.report.drills_text import render_drills, render_stability
 
         emit("\n" + render_drills(drills, text_width()))
+        emit("\n" + render_stability(survives, text_width()))
 
 
 def _requests(text: str) -> int:
@@ -133,16 +138,16 @@ def _run(scenario: Scenario, plan: str | None, trace: str | None, asked: Asked, 
         return simulate_plan(scenario, asked, plan, lambda share, text: bar(f"{share:.0%}, {text}"), trace)
 
 
-def _drills(found: SimulatedPlan, seed: int, quiet: bool) -> tuple[Drill, ...]:
+def _drills(found: SimulatedPlan, seed: int, quiet: bool) -> tuple[tuple[Drill, ...], Stability]:
     from pddplan.cli.progress import ProgressBar
     from pddplan.plan.drills import run_drills
+    from pddplan.plan.stability import stability
 
     assert found.solved is not None and found.evaluation is not None
-    solved = found.solved
+    plan, routing = (found.solved.context, found.solved.deployment), found.evaluation.routing
     with ProgressBar("Drills", quiet=quiet) as bar:
-        return run_drills(
-            solved.context, solved.deployment, found.evaluation.routing, seed, lambda share, text: bar(text)
-        )
+        drills = run_drills(*plan, routing, seed, lambda share, text: bar(text))
+        return drills, stability(*plan, routing, seed, lambda share, text: bar(text))
 
 
 def _warnings(scenario: Scenario, found: SimulatedPlan, drill: bool) -> tuple[str, ...]:
@@ -183,7 +188,11 @@ def _words(found: SimulatedPlan) -> str:
 
 
 def _payload(
-    scenario: Scenario, found: SimulatedPlan, drills: tuple[Drill, ...], warnings: tuple[str, ...]
+    scenario: Scenario,
+    found: SimulatedPlan,
+    drills: tuple[Drill, ...],
+    warnings: tuple[str, ...],
+    survives: Stability | None,
 ) -> dict[str, Any]:
     from pddplan.report.simulation_json import simulation_payload
 
@@ -196,4 +205,5 @@ def _payload(
         drills,
         found.result,
         warnings,
+        survives,
     )

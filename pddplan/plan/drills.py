@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from pddplan.economics.cost import bill
-from pddplan.errors import ENDLESS
 from pddplan.plan.simulated import lanes_of
 from pddplan.serve.context import Context, build_context
 from pddplan.serve.deployment import LineChoice, Plan, Pool, with_line, with_pool
@@ -21,11 +21,11 @@ from pddplan.spec.types import Role
 from pddplan.spec.workload import HitRate, Traffic
 
 Progress = Callable[[float, str], None]
+Kind = Callable[[Plan, int], Plan]  # the plan with so many more of something
 
 WARM_S, LASTS_S, AFTER_S = 900.0, 300.0, 1800.0  # before, of what lasts, afterwards
 BURST, HALF, FEWER_HITS = 2.0, 0.5, 0.10
-MOST_ADDED = 48  # instances, lines
-GAVE_OUT = 20.0  # badness of a stage without an answer, beside by how much
+MOST_ADDED, MOST_OF_ONE = 48, 6  # of each pool and line together, of one alone
 MARGIN = 1.5  # times what the SLO lets be late: noise of a window
 AT_ONCE = 2  # windows in a row that have to be late
 
@@ -96,7 +96,7 @@ def _cases(context: Context, deployment: Plan, lanes: Sequence[Lane]) -> list[_C
         where = f" {line.from_site} to {line.to_site}" if len(places.lines) > 1 else ""
         for name, share in ((f"line at half{where}", HALF), (f"line down{where}", 0.0)):
             changes = (Change(WARM_S, "line", share, n), Change(back, "line", 1.0, n))
-            cases.append(_Case(name, LASTS_S, changes, context, _with_share(line, share)))
+            cases.append(_Case(name, LASTS_S, changes, context, with_share(line, share)))
     sites = dict.fromkeys(pool.site.name for pool in (*places.prefills, *places.decodes))
     for site in sites if len(sites) > 1 else ():
         changes = tuple(
@@ -147,7 +147,7 @@ def _same(plan: Plan, pool: Pool) -> Pool:
     return next(p for p in plan.pools if p.service is pool.service and p.role == pool.role and p.site is pool.site)
 
 
-def _with_share(line: LineChoice, share: float) -> Callable[[Plan], Plan | None]:
+def with_share(line: LineChoice, share: float) -> Callable[[Plan], Plan | None]:
     """The plan with a share of a line's capacity, by its goodput."""
 
     def degraded(plan: Plan) -> Plan | None:
@@ -195,7 +195,7 @@ def _drill(case: _Case, deployment: Plan, routing: Routing, seed: int) -> Drill:
     addition, note = None, case.note
     if breaks and case.lasts_s > 0 and not note:
         addition = _addition(case, deployment)
-        note = "" if addition else f"No {MOST_ADDED} instances and lines more, added one by one, hold all rows."
+        note = "" if addition else f"No {MOST_ADDED} instances more of each pool, and as many lines, hold all rows."
     elif not recovers and case.lasts_s == 0.0:
         note = "It doesn't come back by itself: what has to be sent again keeps the line full."
     return Drill(case.name, case.lasts_s, breaks, late_s, worst, recovers, addition, note if breaks else "")
@@ -232,47 +232,70 @@ def _late(series: Series, from_s: float, allowed: float) -> tuple[float, float, 
 
 
 def _addition(case: _Case, deployment: Plan) -> Addition | None:
-    """Instances and lines added one by one, each time the one that brings the broken rows nearest to their limits,
-    until all hold while it lasts; then those that turn out not to be needed are taken off again."""
+    """The cheapest found of: more of one pool or of one line alone; more of everything until all rows hold while it
+    lasts, less what then turns out not to be needed."""
+    found = [plan for kind in _kinds(deployment) if (plan := _of_one(case, deployment, kind)) is not None]
     plan = deployment
     for _ in range(MOST_ADDED):
-        if _badness(case, plan) <= 0.0:
-            return _told(case, deployment, _trimmed(case, deployment, plan))
-        plan = min(_more(plan), key=lambda option: _badness(case, option))
-    return None
+        if _holds(case, plan):
+            found.append(_trimmed(case, deployment, plan))
+            break
+        for kind in _kinds(plan):
+            plan = kind(plan, 1)
+    told = [_told(case, deployment, plan) for plan in found]
+    return min(told, key=lambda addition: addition.usd_per_hour, default=None)
 
 
-def _badness(case: _Case, plan: Plan) -> float:
-    """0 where the plan holds every row while it lasts, else how far the broken ones are from their limits, in logs."""
+def _kinds(plan: Plan) -> list[Kind]:
+    """Ways to have more or fewer of one pool or line of the plan."""
+    return [*(partial(_more_of, pool) for pool in plan.pools), *(partial(_more_lines, line) for line in plan.lines)]
+
+
+def _more_of(pool: Pool, plan: Plan, count: int) -> Plan:
+    own = _same(plan, pool)
+    return with_pool(plan, own, replace(own, instances=own.instances + count))
+
+
+def _more_lines(line: LineChoice, plan: Plan, count: int) -> Plan:
+    own = next(x for x in plan.lines if x.ends == line.ends)
+    return with_line(plan, own, replace(own, lines=own.lines + count))
+
+
+def _of_one(case: _Case, plan: Plan, kind: Kind) -> Plan | None:
+    """The plan with as few more of one kind as hold all rows; None where ``MOST_OF_ONE`` don't."""
+    return next((more for n in range(1, MOST_OF_ONE + 1) if _holds(case, more := kind(plan, n))), None)
+
+
+def _holds(case: _Case, plan: Plan) -> bool:
     left = case.degraded(plan)
-    if left is None:
-        return math.inf
-    seen = evaluate(case.context, left, detail=False)
-    if seen.feasible:
-        return 0.0
-    ratios = [e.value / e.limit if e.limit > 0 and math.isfinite(e.value) else ENDLESS for e in seen.excuses]
-    gave_out = math.isnan(seen.prefill_hit_rate)  # a stage without an answer hides what comes after it
-    return sum(math.log(max(ratio, 1.0 + 1e-9)) for ratio in ratios) + (GAVE_OUT if gave_out else 0.0)
-
-
-def _more(plan: Plan) -> list[Plan]:
-    """The plan with one instance more of each pool, and one line more."""
-    pools = [with_pool(plan, pool, replace(pool, instances=pool.instances + 1)) for pool in plan.pools]
-    return pools + [with_line(plan, line, replace(line, lines=line.lines + 1)) for line in plan.lines]
+    return left is not None and evaluate(case.context, left, detail=False).feasible
 
 
 def _trimmed(case: _Case, before: Plan, plan: Plan) -> Plan:
-    """Without additions that aren't needed."""
-    for pool in plan.pools:
-        first = _same(before, pool).instances
-        while _same(plan, pool).instances > first:
-            own = _same(plan, pool)
-            less = with_pool(plan, own, replace(own, instances=own.instances - 1))
-            left = case.degraded(less)
-            if left is None or not evaluate(case.context, left, detail=False).feasible:
+    """Without additions that aren't needed: fewer of the dearest kind as long as all rows hold, then of the next, until
+    none can go."""
+    kinds = sorted(_kinds(plan), key=lambda kind: -_usd_per_hour(case, kind(plan, 1), plan))
+    smaller: Plan | None = plan
+    while smaller is not None:
+        plan, smaller = smaller, None
+        for kind in kinds:
+            less = kind(plan, -1)
+            if _at_least(less, before) and _holds(case, less):
+                smaller = less
                 break
-            plan = less
     return plan
+
+
+def _at_least(plan: Plan, before: Plan) -> bool:
+    """Whether there are no fewer of any pool or line than before."""
+    pools = all(pool.instances >= _same(before, pool).instances for pool in plan.pools)
+    return pools and all(one.lines >= other.lines for one, other in zip(plan.lines, before.lines, strict=True))
+
+
+def _usd_per_hour(case: _Case, plan: Plan, less: Plan) -> float:
+    """What the plan costs more than another."""
+    scenario, none = case.context.scenario, tuple(0.0 for _ in plan.lines)
+    return bill(scenario, plan, none).usd_per_hour - bill(scenario, less, none).usd_per_hour
 
 
 def _told(case: _Case, before: Plan, plan: Plan) -> Addition:
@@ -282,6 +305,4 @@ def _told(case: _Case, before: Plan, plan: Plan) -> Addition:
         if more > 0:
             spares[pool.role] = spares.get(pool.role, 0) + more
     lines = sum(line.lines for line in plan.lines) - sum(line.lines for line in before.lines)
-    scenario, none = case.context.scenario, tuple(0.0 for _ in plan.lines)
-    extra = bill(scenario, plan, none).usd_per_hour - bill(scenario, before, none).usd_per_hour
-    return Addition(spares, lines, extra)
+    return Addition(spares, lines, _usd_per_hour(case, plan, before))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from pddplan.plan.drills import Addition, Drill
+from pddplan.plan.stability import Limit, Stability
 from pddplan.report.figures import cash, figure, percent
 from pddplan.report.layout import item, table
 
@@ -68,3 +69,33 @@ def addition_text(addition: Addition) -> str:
     if addition.lines:
         parts.append(f"{addition.lines} more line{'s' if addition.lines > 1 else ''} of the tier")
     return f"{' and '.join(parts)}, {cash(addition.usd_per_hour)}/h"
+
+
+def render_stability(found: Stability, width: int) -> str:
+    """What the plan survives if it lasts, by formula and by simulation."""
+    header = ("survives, if it lasts", "formula", "simulation", "then gives out")
+    cells = [(_words(limit), _most(limit), _bracket(limit), limit.gives_out or "nothing") for limit in found.limits]
+    lines = ["Stability", *table(header, cells, width, right=(1, 2), flexible=3), ""]
+    gain = "at 1 misses at main decode and transfers drive each other up"
+    lines += item(f"loop gain {figure(found.loop_gain)}; {gain}.", width)
+    lines += item("survives: has a steady state, the SLO apart. Between the simulation's two figures it breaks.", width)
+    return "\n".join(lines)
+
+
+def _words(limit: Limit) -> str:
+    if limit.what == "rate":
+        return "times the requests"
+    return "line lost" if limit.name == "line" else f"line lost, {limit.name}"
+
+
+def _most(limit: Limit) -> str:
+    return _value(limit, limit.formula) if limit.gives_out else f"{_value(limit, limit.formula)} and more"
+
+
+def _bracket(limit: Limit) -> str:
+    low, high = _value(limit, limit.survives), _value(limit, limit.breaks)
+    return low if low == high else f"{low} to {high}"
+
+
+def _value(limit: Limit, value: float) -> str:
+    return f"{value:.2f}" if limit.what == "rate" else percent(value)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 import pddplan
 from pddplan.plan.drills import Drill
 from pddplan.plan.records import PlanResult
+from pddplan.plan.stability import Stability
 from pddplan.report.json_schema import (
     COUNT,
     FLAG,
@@ -51,6 +52,7 @@ def simulation_payload(
     drills: Sequence[Drill] = (),
     result: PlanResult | None = None,
     warnings: Sequence[str] = (),
+    stability: Stability | None = None,
 ) -> dict[str, Any]:
     """The object of the contract in 4-experience.md; ``plan``: role, site, chip and instances of each pool;
     ``result``: of ``solve``, None where the plan was given."""
@@ -88,6 +90,7 @@ def simulation_payload(
         ],
         "series": _series(found.series),
         "drills": [_drill(drill) for drill in drills],
+        "stability": None if stability is None else _stability(stability),
         "notes": list(found.notes),
         "warnings": list(warnings),
     }
@@ -153,6 +156,23 @@ def _drill(drill: Drill) -> dict[str, Any]:
             "usd_per_hour": finite(addition.usd_per_hour),
         },
         "note": drill.note,
+    }
+
+
+def _stability(found: Stability) -> dict[str, Any]:
+    return {
+        "loop_gain": finite(found.loop_gain),
+        "limits": [
+            {
+                "what": limit.what,
+                "name": limit.name,
+                "formula": limit.formula,
+                "gives_out": limit.gives_out,
+                "survives": limit.survives,
+                "breaks": limit.breaks,
+            }
+            for limit in found.limits
+        ],
     }
 
 
@@ -222,6 +242,24 @@ SIMULATION: Schema = document(
                     "note": TEXT,
                 }
             )
+        ),
+        "stability": record(
+            {
+                "loop_gain": MAYBE_NUMBER,
+                "limits": rows(
+                    record(
+                        {
+                            "what": TEXT,
+                            "name": TEXT,
+                            "formula": NUMBER,
+                            "gives_out": TEXT,
+                            "survives": NUMBER,
+                            "breaks": NUMBER,
+                        }
+                    )
+                ),
+            },
+            nullable=True,
         ),
         "notes": rows(TEXT),
         "warnings": rows(TEXT),

@@ -36,7 +36,7 @@ def grows(series: Array, rate: float) -> bool:
     ends = _quarters(series)
     if ends is None:
         return False
-    early, late = (quarter[:, wd.NUMBER].mean() for quarter in ends)
+    early, late = (_held(quarter) for quarter in ends)
     return bool(late > GROWS * early and _slope(*ends) > GROWS_BY * rate)
 
 
@@ -77,5 +77,10 @@ def _quarters(series: Array) -> tuple[Array, Array] | None:
 
 def _slope(early: Array, late: Array) -> float:
     """Requests per second by which the number in the system grows."""
-    rise = late[:, wd.NUMBER].mean() - early[:, wd.NUMBER].mean()
+    rise = _held(late) - _held(early)
     return float(rise / (late[:, wd.AT].mean() - early[:, wd.AT].mean()))
+
+
+def _held(rows: Array) -> float:
+    """Requests in the system, or transfers where those are more: some of answered requests are still under way."""
+    return float(np.maximum(rows[:, wd.NUMBER], rows[:, wd.LINE_FLOWS]).mean())

@@ -57,10 +57,13 @@ def simulate_lanes(
     progress: Progress | None = None,
     script: Script | None = None,
     rule: RelayRule | None = None,
+    patient: bool = True,
 ) -> Run:
     """Runs the ways of a plan together. ``end_s`` of simulated time, or the requests answered, whichever is first.
 
     ``script``: sessions with given turns, none at the start. ``rule``: how the router chooses, instead of the plan's.
+    ``patient``: where changes pile more requests up than there was room for, it runs again with more room; else there
+    is more from the start, and the run ends where that is full.
     Raises ValueError where the rate shall change of a script with a clock.
     """
     places = places_of(lanes)
@@ -70,7 +73,7 @@ def simulate_lanes(
             raise ValueError("a script with a clock has its own rate")
         target = min(target, float(script.atom.size))
     rate = sum(case.rate for case, _ in lanes)
-    at_once = int(SPARE * _in_system(lanes)) + LEAST_REQUESTS
+    at_once = (int(SPARE * _in_system(lanes)) + LEAST_REQUESTS) * (1 if patient else MORE)
     sessions = LEAST_SESSIONS
     while True:
         rng = np.random.default_rng(asked.seed)
@@ -85,7 +88,7 @@ def simulate_lanes(
         error = world.now[wd.ERROR]
         if error == wd.NO_SESSION:
             sessions *= MORE
-        elif error and at_once < MOST_AT_ONCE and (len(asked.changes) or not grows(world.series, rate)):
+        elif error and patient and at_once < MOST_AT_ONCE and (len(asked.changes) or not grows(world.series, rate)):
             at_once *= MORE
         else:
             return Run(world, places, tuple(lanes), context, bool(error))

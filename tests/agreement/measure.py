@@ -114,7 +114,7 @@ def _line(run: Run, case: Case, flow: Flow) -> dict[str, Figure]:
 # ---------------------------------------------------------------- saturation
 
 
-RATES, STEPS, RATE_REQUESTS, RATE_BAR = (0.7, 1.3), 20, 1_500_000, 3.0
+RATES, STEPS, RATE_REQUESTS, RATE_BAR = (0.7, 1.3), 20, 2_500_000, 3.0
 NEARER = 2  # runs, each at the rate at which the one before says that the limits hold
 LIMITED = ("ttft p50", "ttft p90", "ttft p99", "tpot p90")
 SPARE = 1.25  # of a cell's limits but for the one that binds
@@ -129,8 +129,8 @@ SATURATED = (  # cell, and the limit that binds: the formulas meet it exactly at
     ("line, equal, shared, m 4, line 0.7", "ttft p90"),
     ("line, lengths, shared, m 4, line 0.7", "ttft p90"),
     ("line, agent, shared, m 8, line 0.7", "ttft p99"),
-    ("relay, agent, shared, m 20, line 0.7, relay 8", "ttft p99"),
-    ("sessions, agent, c 4, rho 0.5, shared, memory 160", "ttft p90"),
+    ("relay, agent, shared, m 20, line 0.7, relay 8", "tpot p90"),
+    ("sessions, agent, c 4, rho 0.7, shared, memory 160", "ttft p90"),
 )
 
 

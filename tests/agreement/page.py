@@ -15,29 +15,34 @@ from tests.agreement.grid import (
     LEAST_WAIT,
     MOST_SKEW,
     PART,
+    RELAY_TOKENS,
     SKEWED,
     STEADY,
     WAIT,
     WITHIN,
     Answer,
     Figure,
+    cells,
 )
 from tests.agreement.measure import FIRST, MOST, RATE_BAR, SATURATED, SEED
 
 ROOT = Path(__file__).parents[2]
-RECORDED, PAGE = Path(__file__).with_name("recorded.csv"), ROOT / "docs" / "agreement.md"
+RECORDED, RATES = Path(__file__).with_name("recorded.csv"), Path(__file__).with_name("rates.csv")
+PAGE = ROOT / "docs" / "agreement.md"
 
 HEAD = ("plans", "figure", "counted", "median error", "nine in ten within", "worst", "half-width", "bar", "")
 TOP = """# Formulas against simulation
 
-Written by `python -m tests.agreement.run --write` (seed {seed}, {least:,} to {most:,} requests a plan): {plans} plans.
-In {waiting} of them a tenth or more of the requests wait for prefill; {lines} have a line loaded to 0.7 or more that
-carries at most 8 flows at their ceiling. The simulation shares service times, sizes and the router's rule with the
-formulas, nothing of their queueing. Errors are |formula / simulation − 1| in percent; of relay tokens, points.
+Written by `python -m tests.agreement.run all --write` (seed {seed}, {least:,} to {most:,} requests a plan): {plans}
+plans. In {waiting} of them a tenth or more of the requests wait for prefill; {lines} have a line loaded to 0.7 or
+more that carries at most 8 flows at their ceiling. The simulation shares service times, sizes and the router's rule
+with the formulas, nothing of their queueing. Errors are |formula / simulation − 1| in percent; of relay tokens,
+points.
 
 A plan counts for a figure if the half-width of the simulated 95 % interval is at most a third of the bar (of the
-median's bar, where the worst has another); half-widths shown are medians over the plans that count. TTFT and mean wait
-are judged where a tenth or more of the requests wait. Figures without a counted plan say nothing, and are listed so.
+median's bar, where the worst has another); half-widths shown are medians over the plans that count. TTFT and mean
+wait are judged where a tenth or more of the requests wait. Figures without a counted plan say nothing, and are
+listed so.
 """
 NO_STATE = "No steady state, by the formulas or in the simulation: {}.\n"
 
@@ -87,38 +92,32 @@ def page(answers: Sequence[Answer], rates: Sequence[tuple[str, Figure | None]]) 
     return "\n".join(part for part in parts if part)
 
 
-SATURATION = """The largest rate at which the limits of TTFT p50, p90, p99 and TPOT p90 hold, by bisection on both sides
-between 0.7 and 1.3 of the plan's rate. The limit that is named is what the formulas give at that rate, the others are a
-quarter above theirs. Where the limit lies on a value that many requests share (lengths c 16, relay, sessions) a bin of
-the histogram decides: these three say nothing. No half-width is a third of the bar: the bar isn't shown to hold.
+SATURATION = """The largest rate at which the limits of TTFT p50, p90, p99 and TPOT p90 hold: by the formulas by
+bisection, by the simulation from there, each run read along the slopes of the formulas. The limit that
+is named is what the formulas give at the plan's rate, the others are a quarter above theirs. A plan
+counts if the half-width is at most a third of the bar.
 """
 WORST = """The worst counted plan of each kind and figure beyond its bar, with its stages: signed errors in percent ±
 half-width; shares (who waits for prefill, who for a slot of main decode, what main decode holds) in points.
 """
 REASONS = """Found by single runs beside this grid; numbers are p50/p90/p99. Inferred: not tested by a change.
 
-- **TPOT p50 low by 2 to 5 % in most plans.** Its quantiles are read off 8 bin means of the batch (`OCCUPANCY_POINTS`,
-  serve/metrics.py) as steps, so that p50 is the mean of a bin which ends just above it. One decode instance, equal
-  prompts, batch 12: −4.7/−2.4/−4.5 % with 8 points, +0.6/−0.2/−1.0 % with 96.
-- **TPOT of prompts of unequal lengths** (inferred; lengths, half, heavy, extreme): the batch varies, contexts don't.
-  The KV that a step reads varies (1 + cv² of the length) times as much, and a long prompt reads its own.
-- **TPOT behind a loaded prefill with spread times, and with bursts** (inferred): main decode is taken to see Poisson
-  arrivals.
-  Equal prompts through 40 servers agree; through one or four, few long prompts make what leaves prefill bursty.
-- **Line, equal sizes, few flows**: a transfer keeps the number of others that it met, so half of those on a line at 0.5
-  would never be disturbed. The 12 points of the factor add to it: m = 1 at 0.5 −32/+9/+20 %, with 96 points +9/+9/+7 %.
-- **Line, short transfers behind a longer prefill** (line and prefill, sessions): here it was the simulation. In runs
-  recorded here it added the slow start after the prefill even where prefill sets the pace and hides it
-  (simulate/stages.py, `flow_ended`): an empty line, prefill 267 ms, transfer 50 ms, slow start 94 ms: the formula
-  exposes 5.6 ms, the simulation 98 ms.
-- **Not explained**: relay, TPOT up to 8 % high; line and prefill, line p90 and p99 up to 44 % high where the line is at
-  0.85 (ceilings differ there). Bursts of 4 at few waits and home servers that overflow at once (lengths, c 8, 0.85):
-  E[W] is off by 19 and 33 %, the latter known to `affine_waiting` as its worst case.
-- **What the TTFT rows don't show**: half-widths far below 1 % belong to plans whose quantile is a request that doesn't
-  wait. Of plans with c_s² above 5 most p90 and p99 are not counted: they would take tens of millions of requests.
-- **Slots, a queue of each instance**: the wait for a slot takes the batch of the mean step as mean of the occupancy;
-  that of the law is larger by its dispersion − 1. Share that waits, 8 slots at 0.85: formula 0.55, law 0.68, simulation
-  0.68; at 0.5 0.095, 0.125, 0.12.
+- **TPOT behind one or two prefill servers with very unequal prompts** (one queue c 1, queues of their own c 2):
+  requests leave prefill in trains behind the rare long prompt. What main decode sees of that is taken as one
+  number, the variance of the departures over the life of a request; the trains make its batch swing further at p50
+  and p90.
+- **Line, equal sizes, few flows**: a transfer keeps the number of others that it met, so half of those on a line at
+  0.5 would never be disturbed, and the factor is read at 12 points: m = 1 at 0.5 −32/+9/+20 %, with 96 points
+  +9/+9/+7 %. Of sizes that vary, as those of real traffic do, the error is within the bar.
+- **Line at 0.85 behind a busy prefill** (inferred): at most as many flows begin as prefill has servers, so that
+  transfers hardly share the line; the formulas take them to come at random.
+- **Relay, TPOT up to 6 % high** (not explained): hand-overs lengthen steps by a mean, in the simulation they come
+  in between.
+- **Mean wait**: bursts of 4 at few waits −19 %; home servers that overflow at once (lengths, c 8, 0.85) +33 %,
+  known to `affine_waiting` as its worst case.
+- **What the TTFT rows don't show**: half-widths far below 1 % belong to plans whose quantile is a request that
+  doesn't wait. Of plans with c_s² above 5 most p90 and p99 are not counted: they would take tens of millions of
+  requests.
 """
 
 
@@ -192,3 +191,42 @@ def recorded() -> dict[str, dict[str, str]]:
     """Rows of the CSV by plan."""
     with open(RECORDED, encoding="utf-8") as stream:
         return {row["plan"]: row for row in csv.DictReader(stream)}
+
+
+def recorded_answers() -> list[Answer]:
+    """The plans of the CSV: errors and half-widths as they were measured, percent of a simulated figure of 100."""
+    found = []
+    for cell in cells():
+        row = recorded()[cell.name]
+        facts = (float(row["c_s2"]), float(row["rho"]), float(row["m"]), float(row["line load"]))
+        figures = {name: _figure(row, name) for name in FIGURES if row[name]}
+        found.append(Answer(cell, facts, float(row["p_wait"]), int(row["requests"]), figures))
+    return found
+
+
+def _figure(row: dict[str, str], name: str) -> Figure:
+    error, half = float(row[name]), float(row[f"{name} ±"])
+    if name.endswith("share") or name == RELAY_TOKENS:
+        return Figure(error / 100.0, 0.0, half, points=True)
+    return Figure(100.0 + error, 100.0, half)
+
+
+def write_rates(rates: Sequence[tuple[str, Figure | None]]) -> None:
+    """A line per plan: its largest rate by the formulas and simulated, and the half-width in percent."""
+    with open(RATES, "w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(["plan", "formula", "simulated", "half"])
+        for name, figure in rates:
+            row = ["", "", ""] if figure is None else [figure.formula, figure.simulated, figure.half]
+            writer.writerow([name, *(f"{value:.5g}" if value != "" else "" for value in row)])
+
+
+def recorded_rates() -> list[tuple[str, Figure | None]]:
+    with open(RATES, encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    return [
+        (row["plan"], Figure(float(row["formula"]), float(row["simulated"]), float(row["half"])))
+        if row["formula"]
+        else (row["plan"], None)
+        for row in rows
+    ]
