@@ -8,6 +8,7 @@ from typing import Any
 
 from pddplan.accuracy.layouts import Layout
 from pddplan.accuracy.names import chip_named, engine_label, engine_named, family_of, model_named, weights_named
+from pddplan.accuracy.recipes import Deployment, decode_batch, layouts_named
 from pddplan.accuracy.records import Labels
 from pddplan.accuracy.settings import FALLBACK_KV, UNBOUNDED_USERS, Run, engine_with, settings_of
 from pddplan.estimate.records import Lengths, Mode, OperatingPoint, Workers
@@ -61,7 +62,7 @@ def point_of(named: Named, mode: Mode, layouts: tuple[Layout, ...], load: Load) 
         users=load.users or 0.0,
         lengths=f"{load.input_tokens:.0f}/{load.output_tokens:.0f}",
     )
-    settings = {**settings_of(run), **load.settings}
+    settings = {**settings_of(run), **_recipe(run, chip.id, layouts), **load.settings}
     kv_cache = settings.get("kv_cache", FALLBACK_KV)
     lengths = Lengths(load.input_tokens, load.output_tokens, load.prefix_hit, settings.get("length_range", 1.0))
     requests = settings.get("requests") if load.users == UNBOUNDED_USERS else None
@@ -75,6 +76,15 @@ def point_of(named: Named, mode: Mode, layouts: tuple[Layout, ...], load: Load) 
         request_rate_per_s=load.rate_per_s,
         requests_per_user=1.0 if requests else load.requests_per_user,
     )
+
+
+def _recipe(run: Run, chip: str, layouts: tuple[Layout, ...]) -> dict[str, Any]:
+    """The decode batch of InferenceX's recipe for a deployment, where it has one."""
+    if run.runs != "inferencex" or run.mode != "disaggregated":
+        return {}
+    deployment = Deployment(run.engine, chip, run.weights, run.lengths, layouts_named(*layouts))
+    batch = decode_batch(deployment, run.users)
+    return {} if batch is None else {"max_batch": float(batch)}
 
 
 def labels_of(mode: str, named: Named) -> Labels:

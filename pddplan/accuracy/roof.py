@@ -32,6 +32,7 @@ _NO_OVERHEAD: dict[str, Any] = {
     "expert_first_output_s": 0.0,
     "prompt_factor": 1.0,
     "handoff_s": 0.0,
+    "handoff_steps": 0.0,
 }
 
 

@@ -86,8 +86,8 @@ class ClosedPoint:
         """Prefill workers as run: where a representative user stands for w others, w of them work as one."""
         if self.prefill is None:
             return 0
-        weight = max(self.run_users / MOST_USERS, 1.0)
-        return max(round(self.point.pools[0].count / weight), 1)
+        _, weight = representatives(np.array(self.run_users), np.array(self.slots))
+        return max(round(self.point.pools[0].count / max(float(weight), 1.0)), 1)
 
     @property
     def chunk(self) -> float:
@@ -102,7 +102,7 @@ class ClosedPoint:
 def run_closed(points: Sequence[ClosedPoint]) -> LoopResult:
     """Runs all points side by side; arrays in their order."""
     loop = _loop(points)
-    _, weight = representatives(loop.users)
+    _, weight = representatives(loop.users, loop.slots)
     running = weight[:, None] * np.arange(MOST_USERS + 1)
     most = np.array([min(p.chunk, max(pools.mean_new(p.point.lengths) * max(p.run_users, 1.0), 64.0)) for p in points])
     tokens = token_grid(most)
@@ -200,10 +200,14 @@ def _loop(points: Sequence[ClosedPoint]) -> Loop:
         slots=np.array([p.slots for p in points]),
         chunk=np.array([p.chunk for p in points]),
         servers=np.array([float(p.servers) for p in points]),
+        parallel=np.array([p.parallel for p in points]),
         mixed=np.array([e.mtp_accepted_tokens for e in engines]),
         poll_steps=np.array([0.5 * e.poll_steps for e in engines]),
         output_steps=np.array([e.first_output_steps for e in engines]),
         transfer_s=_transfer_s(points),
+        handoff_steps=np.array(
+            [e.handoff_steps if p.point.mode == "disaggregated" else 0.0 for e, p in zip(engines, points, strict=True)]
+        ),
         turnaround_s=np.full(len(points), TURNAROUND_S),
     )
 

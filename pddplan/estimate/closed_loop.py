@@ -20,6 +20,7 @@ from pddplan.estimate.loop_events import OneLoop, run_events
 Array = NDArray[np.float64]
 
 MOST_USERS = 16  # representative users of a point
+FEWEST_USERS = 8  # of those that are more than the slots
 GOLDEN = 0.6180339887498949
 
 
@@ -40,10 +41,12 @@ class Loop:
     slots: Array  # requests that may run at once
     chunk: Array  # prompt tokens of a pass
     servers: Array
+    parallel: Array  # prefill workers that work as one
     mixed: Array
     poll_steps: Array  # steps from the arrival of a request to its being seen by a running scheduler
     output_steps: Array  # steps from the end of a request's prefill to its first output at the client
     transfer_s: Array  # KV on its way from prefill to decode
+    handoff_steps: Array  # decode steps that it takes beside
     turnaround_s: Array  # mean time from the last token of an answer to the next request; uniform to twice
 
 
@@ -73,15 +76,26 @@ class LoopResult:
     running: Array  # requests decoding, mean over the run
 
 
-def representatives(users: Array) -> tuple[Array, Array]:
-    """(users that are run, real users that each stands for) where there are so many, shape by shape."""
+def representatives(users: Array, slots: Array) -> tuple[Array, Array]:
+    """(users that are run, real users that each stands for) where there are so many, shape by shape.
+
+    Of more users than slots so many that both come in whole representatives as nearly as can be: what is waited goes by
+    ``users / slots``.
+    """
     count = np.clip(np.round(users), 1, MOST_USERS)
+    tries = np.arange(FEWEST_USERS, MOST_USERS + 1.0)
+    scarce = np.isfinite(slots) & (users > slots) & (users > MOST_USERS)
+    ratio = np.where(scarce, users / np.maximum(np.where(scarce, slots, 1.0), 1e-9), 1.0)
+    whole = np.maximum(np.round(tries / ratio[..., None]), 1.0)
+    off = np.abs(np.log(tries / whole / ratio[..., None]))
+    best = tries[np.argmin(off[..., ::-1], axis=-1) * -1 - 1]
+    count = np.where(scarce, best, count)
     return count, users / count
 
 
 def run_loop(loop: Loop, times: StepTimes) -> LoopResult:
     """Runs every point to the end of its last request."""
-    count, weight = representatives(loop.users)
+    count, weight = representatives(loop.users, loop.slots)
 
     @lru_cache(None)
     def spread(users: int, rounds: int) -> tuple[Sequence[float], ...]:
@@ -96,8 +110,9 @@ def run_loop(loop: Loop, times: StepTimes) -> LoopResult:
             count=users,
             weight=float(weight[row]),
             rounds=rounds,
-            slots=float(max(np.floor(loop.slots[row] / weight[row] + 1e-9), 1.0)),
+            slots=float(_whole_slots(loop.slots[row] / weight[row], users)),
             servers=int(loop.servers[row]),
+            parallel=float(loop.parallel[row]),
             new_tokens=float(loop.new_tokens[row]),
             output_tokens=float(loop.output_tokens[row]),
             shortest=float(loop.shortest[row]),
@@ -106,6 +121,7 @@ def run_loop(loop: Loop, times: StepTimes) -> LoopResult:
             poll_steps=float(loop.poll_steps[row]),
             output_steps=float(loop.output_steps[row]),
             transfer_s=float(loop.transfer_s[row]),
+            handoff_steps=float(loop.handoff_steps[row]),
             longest_pause_s=2.0 * float(loop.turnaround_s[row]),
             decode_s=times.decode[row].tolist(),
             tokens=times.tokens[row].tolist(),
@@ -114,6 +130,11 @@ def run_loop(loop: Loop, times: StepTimes) -> LoopResult:
         )
         sums.append(run_events(one))
     return _means(loop, count, weight, np.array(sums).reshape(count.size, -1).T)
+
+
+def _whole_slots(slots: float, users: int) -> float:
+    """Slots in representatives: whole ones, one at least; of fewer than users the nearest."""
+    return max(float(np.round(slots)) if slots < users else float(np.floor(slots + 1e-9)), 1.0)
 
 
 def spread_lengths(users: int, rounds: int, phase: float) -> Array:

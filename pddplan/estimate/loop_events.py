@@ -35,6 +35,7 @@ class OneLoop:
     rounds: int
     slots: float
     servers: int
+    parallel: float
     new_tokens: float
     output_tokens: float
     shortest: float
@@ -43,6 +44,7 @@ class OneLoop:
     poll_steps: float
     output_steps: float
     transfer_s: float
+    handoff_steps: float
     longest_pause_s: float
     decode_s: Sequence[float]
     tokens: Sequence[float]
@@ -162,16 +164,18 @@ class _Run:
         pass_s, passes = _passes(volume, loop.chunk, loop.tokens, loop.passes_s[row])
         alone_s = pass_s
         if loop.weight > 1.0 and common < taken:  # one that comes by itself has a pass of its own
-            several = max(loop.new_tokens, min(loop.new_tokens * taken, loop.chunk))
+            prompts = loop.new_tokens * loop.parallel  # one on each of the workers that work as one
+            several = max(prompts, min(prompts * taken, loop.chunk))
             alone_s = min(pass_s, _passes(several, loop.chunk, loop.tokens, loop.passes_s[row])[0])
         # at the common start users come together, and each is through after half of their passes on average
         together = 0.5 + 0.5 / passes if loop.weight > 1.0 else 1.0
         self.prefill_sum += common * together * pass_s + (taken - common) * alone_s
         self.work_sum += pass_s
-        self.transfer_sum += taken * loop.transfer_s
+        over_s = loop.transfer_s + loop.handoff_steps * loop.decode_s[max(self.active, 1)]
+        self.transfer_sum += taken * over_s
         end = self.clock + pass_s
         for place in range(self.head - taken, self.head):
-            heappush(self.ready, (end + loop.transfer_s, queue[place]))
+            heappush(self.ready, (end + over_s, queue[place]))
         heapreplace(self.free, end)
         if not self.separate:
             self._advance(passes, pass_s / passes, loop.mixed)

@@ -49,7 +49,9 @@ def run_open(point: OperatingPoint, services: tuple[pools.Service, ...]) -> Open
     if isinstance(decode, Excuse):
         return decode
     tpot, running = decode
-    transfer = kv_transfer_s(point, prefill) if prefill is not None else 0.0
+    transfer = 0.0
+    if prefill is not None:
+        transfer = kv_transfer_s(point, prefill) + point.engine.handoff_steps * tpot
     return OpenResult(queue, prefill, transfer, tpot, running)
 
 

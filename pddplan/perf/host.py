@@ -73,6 +73,11 @@ def with_host(instance: Instance, kernels_s: Array, rows: Array) -> Array:
     return np.asarray(seconds * fullest + host.step_s + host.requests_s)
 
 
+def handoff_s(engine: Engine, step_s: float) -> float:
+    """From prefill to decode in separate workers, beside the bytes [s]: ``handoff + handoff_steps x step``."""
+    return engine.handoff_s + engine.handoff_steps * step_s
+
+
 def first_output_s(engine: Engine, model: LanguageModel, step_s: float) -> float:
     """From the end of a prompt's kernels to the first output that the client sees, the router excluded [s].
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pddplan.errors import Excuse
 from pddplan.llm.types import LanguageModel
-from pddplan.perf.host import first_output_s
+from pddplan.perf.host import first_output_s, handoff_s
 from pddplan.perf.precision import format_assumptions, kv_on
 from pddplan.serve.conversion import Sending, sender_s, sending
 from pddplan.serve.demand import Demand, build_demand, demand_of
@@ -139,7 +139,8 @@ class Context:
         if offers and all("prefill" in o.measured for o in offers):
             return engine.router_delay_s
         step = min(self.token_time_s, DEFAULT_TOKEN_TIME_S)
-        return engine.router_delay_s + first_output_s(engine, self.model, step) + (engine.handoff_s if split else 0.0)
+        handed = handoff_s(engine, step) if split else 0.0
+        return engine.router_delay_s + first_output_s(engine, self.model, step) + handed
 
     def limits(self, metric: Metric, workload: str | None = None) -> tuple[SloLimit, ...]:
         """Limits of a metric, of all workloads or of one."""

@@ -85,6 +85,7 @@ class EngineInput(Strict):
         None, description="Kernels of a pass with prompts over what the efficiency curves say."
     )
     handoff_ms: NonNegative | None = Field(None, description="From prefill to decode workers, beside the bytes.")
+    handoff_steps: Steps | None = Field(None, description="The same, in decode steps.")
     decode_prefix_sharing: Flag | None = Field(None, description="Whether decode holds a shared prefix once.")
     overlap_expert_communication: Flag | None = Field(None, description="Two-batch overlap of expert communication.")
     equal_pages: Flag | None = Field(

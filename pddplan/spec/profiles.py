@@ -36,6 +36,7 @@ ENGINE_NUMBERS: Mapping[str, tuple[str, float]] = {  # key of a profile and of `
     "expert_first_output_us": ("expert_first_output_s", US),
     "prompt_factor": ("prompt_factor", 1.0),
     "handoff_ms": ("handoff_s", MS),
+    "handoff_steps": ("handoff_steps", 1.0),
 }
 _WHOLE = ("chunk_tokens", "max_batch")
 _OUTSIDE = {  # of a profile whose memory_fraction is auto

@@ -147,7 +147,8 @@ class Engine:
     first_output_s: float = 0.0  # from the end of prefill to the first output at the client: sampler, detokeniser, HTTP
     first_output_steps: float = 0.0  # the same, in decode steps
     prompt_factor: float = 1.0  # kernels of a pass with prompts, launched one by one, over what the curves say
-    handoff_s: float = 0.0  # prefill to decode in separate workers, beside the bytes: router, registration, polling
+    handoff_s: float = 0.0  # prefill to decode in separate workers, beside the bytes: router, registration
+    handoff_steps: float = 0.0  # the same, in decode steps: what a scheduler does between two of them
     expert_first_output_s: float = 0.0  # further per layer with experts: a prompt's pass is launched kernel by kernel
     # all: reserve, weights, activations and KV; static: weights and KV; free: KV, of what the others leave
     memory_covers: MemoryCovers = "all"

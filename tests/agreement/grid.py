@@ -42,6 +42,7 @@ ENGINE = {
     "expert_first_output_us": 0,
     "prompt_factor": 1,
     "handoff_ms": 0,
+    "handoff_steps": 0,
 }
 GOODPUT, OUTPUT, BATCH = 0.9, 128, 12.0  # of the line; tokens; requests of a decode instance that isn't the subject
 NO_LIMIT = {"p50": 1e5, "p90": 2e5, "p99": 4e5}

@@ -39,6 +39,7 @@ HOST = {
     "expert_first_output_us": 0,
     "prompt_factor": 1,
     "handoff_ms": 0,
+    "handoff_steps": 0,
 }
 
 
