@@ -61,6 +61,8 @@ def point_of(named: Named, mode: Mode, layouts: tuple[Layout, ...], load: Load) 
         mode=mode,
         users=load.users or 0.0,
         lengths=f"{load.input_tokens:.0f}/{load.output_tokens:.0f}",
+        tp=str(layouts[-1].parallelism.tp),
+        attention="dp" if layouts[-1].parallelism.dp > 1 else "tp",
     )
     settings = {**settings_of(run), **_recipe(run, chip.id, layouts), **load.settings}
     kv_cache = settings.get("kv_cache", FALLBACK_KV)

@@ -27,6 +27,7 @@ _NO_OVERHEAD: dict[str, Any] = {
     "expert_layer_overhead_s": 0.0,
     "request_overhead_s": 0.0,
     "poll_steps": 0.0,
+    "batch_wait_steps": 0.0,
     "first_output_s": 0.0,
     "first_output_steps": 0.0,
     "expert_first_output_s": 0.0,

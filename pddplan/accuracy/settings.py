@@ -38,6 +38,8 @@ class Run:
     mode: str = ""
     users: float = 0.0
     lengths: str = ""  # nominal input/output
+    tp: str = ""  # chips of an attention rank where decode runs
+    attention: str = ""  # dp where it is data parallel, else tp
 
 
 @lru_cache(maxsize=1)

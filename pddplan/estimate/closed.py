@@ -71,6 +71,13 @@ class ClosedPoint:
             return pools.usable(most) / service.parallelism.dp
         return pools.usable(most) * self.decode_workers
 
+    @property
+    def unseen_steps(self) -> float:
+        """Decode steps from the arrival of a request to its being seen by a running scheduler, mean."""
+        engine, lengths = self.point.engine, self.point.lengths
+        joining = self.unit_users * engine.mtp_accepted_tokens / pools.mean_output(lengths)
+        return 0.5 * engine.poll_steps + pools.batch_wait_steps(engine.batch_wait_steps, joining)
+
     @cached_property
     def run_users(self) -> float:
         """Users that are run: with twice as many as there are slots the loop is saturated, and one more only waits."""
@@ -202,7 +209,7 @@ def _loop(points: Sequence[ClosedPoint]) -> Loop:
         servers=np.array([float(p.servers) for p in points]),
         parallel=np.array([p.parallel for p in points]),
         mixed=np.array([e.mtp_accepted_tokens for e in engines]),
-        poll_steps=np.array([0.5 * e.poll_steps for e in engines]),
+        poll_steps=np.array([p.unseen_steps for p in points]),
         output_steps=np.array([e.first_output_steps for e in engines]),
         transfer_s=_transfer_s(points),
         handoff_steps=np.array(

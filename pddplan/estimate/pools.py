@@ -136,6 +136,13 @@ def decode_step_s(point: OperatingPoint, service: Service, requests: float) -> f
     return 0.0
 
 
+def batch_wait_steps(longest: float, arrivals_per_step: float) -> float:
+    """Mean steps for which prompts are held back to be joined: the first one ``longest``, those of the
+    ``a = longest x arrivals`` that join it half of that on average: ``longest (1 + a/2) / (1 + a)``."""
+    joined = longest * arrivals_per_step
+    return longest * (1.0 + 0.5 * joined) / (1.0 + joined)
+
+
 def usable(value: float) -> float:
     """A count of requests as whole ones, one at least where any part of one fits."""
     return float(max(math.floor(value + 1e-9), 1 if value > 0.5 else 0))

@@ -78,6 +78,7 @@ class EngineInput(Strict):
     expert_layer_overhead_us: NonNegative | None = Field(None, description="Per layer with experts: routing kernels.")
     request_overhead_us: NonNegative | None = Field(None, description="Per running request and step: the scheduler.")
     poll_steps: Steps | None = Field(None, description="Steps between two looks of a busy scheduler at new requests.")
+    batch_wait_steps: Steps | None = Field(None, description="Steps for which prompts are held back to be joined.")
     first_output_ms: NonNegative | None = Field(None, description="From the end of prefill to the first output.")
     first_output_steps: Steps | None = Field(None, description="The same, in decode steps.")
     expert_first_output_us: NonNegative | None = Field(None, description="Further, per layer with experts.")

@@ -31,6 +31,7 @@ ENGINE_NUMBERS: Mapping[str, tuple[str, float]] = {  # key of a profile and of `
     "expert_layer_overhead_us": ("expert_layer_overhead_s", US),
     "request_overhead_us": ("request_overhead_s", US),
     "poll_steps": ("poll_steps", 1.0),
+    "batch_wait_steps": ("batch_wait_steps", 1.0),
     "first_output_ms": ("first_output_s", MS),
     "first_output_steps": ("first_output_steps", 1.0),
     "expert_first_output_us": ("expert_first_output_s", US),

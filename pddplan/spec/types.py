@@ -144,6 +144,7 @@ class Engine:
     expert_layer_overhead_s: float = 0.0  # per layer with experts: routing, sorting, quantising kernels
     request_overhead_s: float = 0.0  # per running request of a scheduling unit and step: scheduler and sampler
     poll_steps: float = 0.0  # steps between two looks of a busy scheduler at what has arrived
+    batch_wait_steps: float = 0.0  # steps for which prompts are held back, from the first one on, for others to join
     first_output_s: float = 0.0  # from the end of prefill to the first output at the client: sampler, detokeniser, HTTP
     first_output_steps: float = 0.0  # the same, in decode steps
     prompt_factor: float = 1.0  # kernels of a pass with prompts, launched one by one, over what the curves say

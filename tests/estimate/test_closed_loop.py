@@ -11,6 +11,7 @@ import pytest
 
 from pddplan.estimate import pools
 from pddplan.estimate.closed import ClosedPoint, run_closed
+from pddplan.estimate.closed_loop import representatives
 from pddplan.estimate.estimate import estimate_many
 from pddplan.estimate.records import Estimate, Lengths, Mode, OperatingPoint
 from pddplan.estimate.transfer import kv_transfer_s
@@ -220,3 +221,43 @@ def test_littles_law() -> None:
         ttft = found.queue_s + found.prefill_s + found.transfer_s + found.first_step_s
         life = ttft + found.tpot_s * 127 + 0.010
         assert float((found.request_rate_per_s * life)[0]) == pytest.approx(8.0, rel=0.05)
+
+
+# ---------------------------------------------------------------- prompts that are held back
+
+
+def test_mean_steps_of_a_batch_wait() -> None:
+    """Alone a prompt waits to the end; among many, half of that; never more with more of them."""
+    assert pools.batch_wait_steps(20.0, 0.0) == 20.0
+    assert pools.batch_wait_steps(20.0, 1e9) == pytest.approx(10.0)
+    held = [pools.batch_wait_steps(20.0, rate) for rate in (0.0, 0.01, 0.1, 1.0)]
+    assert held == sorted(held, reverse=True)
+
+
+@pytest.mark.parametrize(("key", "share"), [("poll_steps", 0.5), ("batch_wait_steps", 1.0)])
+def test_what_is_held_back_waits_in_steps(key: str, share: float) -> None:
+    """Of two users one sees a running scheduler: its requests wait so many steps; one alone never does."""
+    for users, waits in ((1, False), (2, True)):
+        asked = loop_point("aggregated", (512, 512), 0.8, users)
+        held = replace(asked, engine=replace(asked.engine, **{key: 40.0}))
+        plain, later = answer(asked), answer(held)
+        assert plain.ttft is not None and later.ttft is not None and plain.tpot_s is not None
+        more = (later.ttft.queue - plain.ttft.queue) / plain.tpot_s
+        assert more == (pytest.approx(share * 40.0, rel=0.35) if waits else pytest.approx(0.0, abs=1e-6))
+
+
+def test_a_hand_over_takes_decode_steps() -> None:
+    asked = loop_point("disaggregated", (512, 512), 0.8, 4)
+    handed = replace(asked, engine=replace(asked.engine, handoff_steps=10.0))
+    plain, later = answer(asked), answer(handed)
+    assert plain.ttft is not None and later.ttft is not None and plain.tpot_s is not None
+    assert (later.ttft.transfer - plain.ttft.transfer) / plain.tpot_s == pytest.approx(10.0, rel=0.1)
+
+
+@pytest.mark.parametrize(("users", "slots"), [(4301, 4096), (180, 160), (6, 5), (24, 16), (666, 512)])
+def test_representatives_share_users_and_slots_alike(users: int, slots: int) -> None:
+    """Users over slots, which decides the wait for a slot, within a tenth; of few users each is run."""
+    count, weight = representatives(np.array(float(users)), np.array(float(slots)))
+    assert count * weight == pytest.approx(users)
+    whole = max(round(slots / float(weight)), 1)
+    assert float(count) / whole == pytest.approx(users / slots, rel=0.1)

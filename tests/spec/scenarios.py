@@ -40,7 +40,8 @@ engine: {name: sglang, chunk_tokens: 8K, step_overhead_ms: 4, layer_overhead_us:
   memory_fraction: 0.88, reserve_gb: 3, max_batch: 256, mtp_accepted_tokens: 1.8, tail_merge: cut,
   memory_covers: static, exchange_gb: 1, sampler_bytes_per_logit: 10, workspace_gb: 0.1, equal_pages: true,
   decode_prefix_sharing: false, overlap_expert_communication: true, expert_imbalance: 1.2, context_sigma: 0.5,
-  launch_share: 0.6, expert_layer_overhead_us: 11, request_overhead_us: 12, poll_steps: 10, first_output_ms: 30,
+  launch_share: 0.6, expert_layer_overhead_us: 11, request_overhead_us: 12, poll_steps: 10, batch_wait_steps: 4,
+  first_output_ms: 30,
   first_output_steps: 2, expert_first_output_us: 900, prompt_factor: 1.1, handoff_ms: 70, handoff_steps: 3,
   expert_kernel: own}
 exchange: {cny_per_usd: 7.3}
