@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pddplan.plan.drills import Drill
     from pddplan.plan.simulated import SimulatedPlan
     from pddplan.plan.stability import Stability
-    from pddplan.simulate.records import Asked
+    from pddplan.simulate.records import Asked, Simulation
     from pddplan.spec.types import Scenario
 
 COMMAND = "pddplan simulate"
@@ -94,12 +94,15 @@ def simulate(
     if as_json:
         emit_json(_payload(loaded, found, drills, warnings, survives))
         return
+    _print(found.simulation, drills, survives)
+
+
+def _print(found: Simulation, drills: tuple[Drill, ...], survives: Stability | None) -> None:
+    from pddplan.report.drills_text import render_drills, render_stability
     from pddplan.report.simulation_text import render_simulation
 
-    emit(render_simulation(found.simulation, text_width()))
+    emit(render_simulation(found, text_width()))
     if survives is not None:
-        from pddplan.report.drills_text import render_drills, render_stability
-
         emit("\n" + render_drills(drills, text_width()))
         emit("\n" + render_stability(survives, text_width()))
 

@@ -177,12 +177,12 @@ many more requests may come, before no steady state is left. The SLO is broken l
 """
 LOSS = """![Loop gain by share of the line lost](line_loss.svg)
 
-Loop gain: by how much a small loss of hits at main decode comes back as a further loss, for what is missed is sent,
-keeps the line busy and main decode's memory full. At 1 it doesn't die out any more, while the line still has room.
-That is about small losses. A plan near the edge can also be thrown over by chance: some long transfers in a row, answers
-that end before their KV cache has arrived, next turns that have to send all of it. Near the edge the simulation's figure
-is therefore that of a run of {seconds:,.0f} s at most and of its seed; a longer run may break earlier than the formula.
-Between the two figures it broke.
+Loop gain: by how much a small loss of hits at main decode comes back as a further loss, for what is missed is
+sent, keeps the line busy and main decode's memory full. At 1 it doesn't die out any more, while the line still
+has room. That is about small losses. A plan near the edge can also be thrown over by chance: some long
+transfers in a row, answers that end before their KV cache has arrived, next turns that have to send all of it.
+Near the edge the simulation's figure is therefore that of a run of {seconds:,.0f} s at most and of its seed; a
+longer run may break earlier than the formula. Between the two figures it broke.
 """
 
 
