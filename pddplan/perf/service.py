@@ -139,7 +139,8 @@ class RooflinePrefill(_Roofline):
         shared.
 
         ``sum_j T(C, c + jC) + (1 - merged) T(tail, c') + merged (tail/C) T(C; C/tail such tails)``; at least one token
-        is computed.
+        is computed. Through p stages of equal length passes follow each other: the sum of their times at a stage, and
+        p - 1 times the longest (a flow shop whose machines are alike).
         """
         return self._time_s(uncached, cached, merged, fill=True)
 
@@ -151,7 +152,10 @@ class RooflinePrefill(_Roofline):
         shared = self._shared_chunk_s(tail, last_cached) if np.any(chance > 0.0) else alone
         last = (1.0 - chance) * alone + chance * shared
         stages = self.parallelism.pp
-        total = (before + last) / stages + (last * (stages - 1) / stages if fill else 0.0)
+        total = (before + last) / stages
+        if fill and stages > 1:
+            longest_full = np.interp(last_cached - self.chunk_tokens, self.full_cached, self.full_seconds)
+            total = total + np.where(full > 0, np.maximum(last, longest_full), last) * (stages - 1) / stages
         return np.asarray(total.reshape(shape))
 
     def saturated_time_s(self, uncached: ArrayLike, cached: ArrayLike, weights: ArrayLike | None = None) -> Array:

@@ -129,6 +129,10 @@ class MainState:
         of the pool's. The contexts in a batch vary as well: of N requests of mean context c and squared CV v the sum
         has the variance c^2 Var N + N v c^2, so the KV that a step reads lies further from its mean than the batch, by
         sqrt(1 + v/phi), in an equal part of I instances by sqrt(1 + I v/phi).
+
+        TPOT against the simulation (docs/agreement.md): median error 0.4/0.7/1.2 % at p50/p90/p99, nine in ten within
+        1.6/1.9/2.8 %; beyond 3 % behind one or two prefill servers with very unequal prompts (up to 15 % low) and with
+        much relaying (up to 6 % high).
         """
         allowed, phi = self.slots, min(self.dispersion, WIDEST)
         share = allowed.instances if allowed.pooled else 1

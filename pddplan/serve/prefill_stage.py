@@ -124,7 +124,8 @@ def departing_burstiness(
 
     Next to each other departures have ``1 + (1 - rho^2)(b - 1) + rho^2 (c_s^2 - 1)/sqrt(c)`` (Whitt, The queueing
     network analyzer, 1983, eq. 39): a busy queue gives its own rhythm on. Over long times as many leave as come, b. In
-    between they are weighed by horizon and relaxation time, ``E[S] (b + c_s^2)/(2 c (1 - rho)^2)``.
+    between they are weighed by horizon and relaxation time, ``E[S] (b + c_s^2)/(2 c (1 - rho)^2)``. Range: rho below 1,
+    any c; its error is that of TPOT behind a busy prefill, see ``MainState.seen_steps``.
     """
     near = 1.0 + (1.0 - utilization**2) * (arriving - 1.0) + utilization**2 * (service_cv2 - 1.0) / math.sqrt(servers)
     relaxes = service_s * (arriving + service_cv2) / (2.0 * servers * max(1.0 - utilization, 1e-6) ** 2)

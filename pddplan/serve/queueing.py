@@ -3,7 +3,9 @@
 Against the simulated queues of 2-model.md section 5 (tests/serve/test_queueing.py prints the table; P(wait) >= 0.1, c 1
 to 40, rho up to 0.9), with the moments of ``queue_moments``: TTFT p50/p90/p99 at worst 4/5/7 % off at c_s^2 3.4 and
 15/10/16 % at c_s^2 27, medians 0.6/0.5/0.4 % and 2.1/4.5/2.3 %, E[W] within 5 % and 12 %. With the raw third moment the
-medians are 1.3/0.7/0.2 % and 3.7/5.2/2.0 %, the worst 6/5/7 % and 37/47/14 %, E[W] within 8 % and 33 %.
+medians are 1.3/0.7/0.2 % and 3.7/5.2/2.0 %, the worst 6/5/7 % and 37/47/14 %, E[W] within 8 % and 33 %. In whole plans
+(docs/agreement.md, bursts of 2 and 4 and shared passes too): medians 0.2/0.3/0.3 % up to c_s^2 5 and 0.3/1.2/0.3 % to
+30, the worst 10/6/7 % and 7/11/4 %; E[W] beyond 15 % where bursts of 4 meet few waits.
 """
 
 from __future__ import annotations
