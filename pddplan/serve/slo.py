@@ -59,8 +59,9 @@ def excuses_of_within(context: Context, mixtures: Latencies) -> list[Excuse]:
     return found
 
 
-def slo_values(context: Context, mixtures: Latencies, decode_known: bool) -> tuple[SloValue, ...]:
-    """The scenario's limits in its order, then the quantiles that have none, by workload where there are several."""
+def rows_of(context: Context) -> list[tuple[Metric, float, float | None, str | None]]:
+    """(metric, quantile, limit, workload): the scenario's limits in its order, then the quantiles that have none, by
+    workload where there are several."""
     limited = [(s.metric, s.quantile, s.limit_s, s.workload) for s in context.scenario.slo]
     have = {(metric, quantile, workload) for metric, quantile, _, workload in limited}
     wanted: list[tuple[Metric, float, float | None, str | None]] = [*limited]
@@ -68,8 +69,13 @@ def slo_values(context: Context, mixtures: Latencies, decode_known: bool) -> tup
         wanted += [
             (metric, quantile, None, name) for metric, quantile in REPORTED if (metric, quantile, name) not in have
         ]
+    return wanted
+
+
+def slo_values(context: Context, mixtures: Latencies, decode_known: bool) -> tuple[SloValue, ...]:
+    """The values of ``rows_of``, of TTFT alone where steps have no time."""
     values = []
-    for metric, quantile, limit_s, workload in wanted:
+    for metric, quantile, limit_s, workload in rows_of(context):
         if not decode_known and metric != "ttft":
             continue
         mixture = mixtures.of_workload(workload).of(metric)

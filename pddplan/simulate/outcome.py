@@ -14,7 +14,8 @@ from pddplan.serve.context import Context
 from pddplan.serve.deployment import Pool
 from pddplan.serve.equilibrium import Flow
 from pddplan.serve.latency import Mixture
-from pddplan.serve.records import Evaluation, SloValue
+from pddplan.serve.records import Evaluation
+from pddplan.serve.slo import rows_of
 from pddplan.simulate import world as wd
 from pddplan.simulate.arriving import LEAST_S, PER_FOLD
 from pddplan.simulate.build import Lane
@@ -102,7 +103,7 @@ def simulation_of(run: Run, evaluation: Evaluation, asked: Asked, rate: float) -
     sums, seconds = w.batch_sums[cut:].sum(axis=0), float(w.now[wd.SEEN_AT])
     quantiles: tuple[Simulated, ...] = ()
     if growth is None:
-        quantiles = _rows(w.histogram[:, :, cut:], evaluation, run.context.names) + _stages(run, cut)
+        quantiles = _rows(w.histogram[:, :, cut:], evaluation, run.context) + _stages(run, cut)
     return Simulation(
         **_counted(w, cut, asked),
         line_bytes_error=_bytes_error(w),
@@ -138,7 +139,7 @@ def mixed_simulation_of(
     return Simulation(
         **_counted(mix, cut, asked),
         line_bytes_error=0.0,
-        quantiles=() if growth else _rows(mix.histogram[:, :, cut:], evaluation, context.names),
+        quantiles=() if growth else _rows(mix.histogram[:, :, cut:], evaluation, context),
         shares=(
             Share("within_slo_share", evaluation.within_slo_share, float(sums[wd.BATCH_INSIDE]) / count),
             Share("prefill_wait_mean_s", None, float(sums[wd.BATCH_WAIT]) / count),
@@ -192,12 +193,15 @@ def _bytes_error(w: wd.World) -> float:
 # ---------------------------------------------------------------- quantiles
 
 
-def _rows(histogram: Array, evaluation: Evaluation, names: Sequence[str]) -> tuple[Simulated, ...]:
-    """The rows that ``solve`` prints, from counts (workloads, metrics, batches, bins)."""
+def _rows(histogram: Array, evaluation: Evaluation, context: Context) -> tuple[Simulated, ...]:
+    """The rows that ``solve`` prints, from counts (workloads, metrics, batches, bins); without the formulas' values
+    where these have no steady state, as of a log that is soon over."""
+    formula = {(row.metric, row.quantile, row.workload): row.value_s for row in evaluation.slo}
     found = []
-    for row in evaluation.slo:
-        own = histogram.sum(axis=0) if row.workload is None else histogram[names.index(row.workload)]
-        found.append(_simulated(row, own[METRIC_OF[row.metric]]))
+    for metric, q, limit_s, name in rows_of(context):
+        own = histogram.sum(axis=0) if name is None else histogram[context.names.index(name)]
+        value = quantile(own[METRIC_OF[metric]], q)
+        found.append(Simulated(metric, q, "all", formula.get((metric, q, name)), value, name, limit_s))
     return tuple(found)
 
 
@@ -211,12 +215,6 @@ def _stages(run: Run, cut: int) -> tuple[Simulated, ...]:
                 Simulated("ttft", q, stage, _analytic(run.lanes, stage, q), quantile(counts, q)) for q in QUANTILES
             ]
     return tuple(found)
-
-
-def _simulated(row: SloValue, histogram: Array) -> Simulated:
-    return Simulated(
-        row.metric, row.quantile, "all", row.value_s, quantile(histogram, row.quantile), row.workload, row.limit_s
-    )
 
 
 def _analytic(lanes: Sequence[Lane], stage: Stage, q: float) -> float | None:

@@ -215,3 +215,15 @@ def test_a_log_for_what_it_cant_stand_for(tmp_path: Path, capsys: pytest.Capture
     assert "several workloads" in capsys.readouterr().err
     assert main(["simulate", str(examples_dir() / "chat_8k.yaml"), "--trace", path]) == 2
     assert "only plans of one pool per role" in capsys.readouterr().err
+
+
+@needs_numba
+def test_a_short_log_of_more_than_the_plan_can_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Soon over, it isn't seen to grow; the formulas have no steady state, the limits stand beside the simulation."""
+    assert main(["simulate", AGENT, "--trace", log_file(tmp_path, 1200, 200.0), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    Draft202012Validator(SCHEMAS["simulation"]).validate(found)
+    assert found["growth"] is None and not found["holds"]
+    rows = [row for row in found["quantiles"] if row["stage"] == "all"]
+    assert all(row["analytic"] is None for row in rows)
+    assert {row["limit"] for row in rows if row["metric"] == "ttft"} == {3.0, 8.0, 20.0}
