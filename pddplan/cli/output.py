@@ -6,12 +6,12 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 import textwrap
 from pathlib import Path
 from typing import Any, TextIO
 
 from pddplan.errors import InputError, Problem
+from pddplan.spec.user_file import write_whole
 
 NARROWEST, WIDEST = 60, 100
 HANGING = "    "  # before the later lines of a message
@@ -95,27 +95,11 @@ def write_atomically(path: str, text: str) -> None:
     Raises InputError where the folder is missing or can't be written.
     """
     target = Path(path)
-    temporary = ""
     try:
         if target.is_dir():
             raise InputError(Problem("is a folder.", file=path, fix="Give the name of a file."))
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, _mode_of(target))
-        os.replace(temporary, target)
+        write_whole(target, text.encode("utf-8"))
     except OSError as error:
-        if temporary and os.path.exists(temporary):
-            os.unlink(temporary)
         reason = error.strerror or type(error).__name__
         fix = "Make the folder first." if not target.parent.is_dir() else ""
         raise InputError(Problem(f"can't be written: {reason}.", file=path, fix=fix)) from error
-
-
-def _mode_of(target: Path) -> int:
-    """Permissions that a plainly opened file would get; mkstemp alone makes it private."""
-    if target.exists():
-        return target.stat().st_mode & 0o7777
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask

@@ -43,6 +43,10 @@ class ProgressBar:
             self._bar = _start_bar(self._label)
         self._bar.update(self._bar.task_ids[0], state=message)
 
+    def share(self, done: float, message: str) -> None:
+        """The same of work whose share that is done is known."""
+        self(f"{done:.0%}, {message}")
+
 
 def _start_bar(label: str) -> Progress:
     from rich.console import Console

@@ -138,7 +138,7 @@ def _run(scenario: Scenario, plan: str | None, trace: str | None, asked: Asked, 
     from pddplan.plan.simulated import simulate_plan
 
     with ProgressBar("Simulating", quiet=quiet) as bar:
-        return simulate_plan(scenario, asked, plan, lambda share, text: bar(f"{share:.0%}, {text}"), trace)
+        return simulate_plan(scenario, asked, plan, bar.share, trace)
 
 
 def _drills(found: SimulatedPlan, seed: int, quiet: bool) -> tuple[tuple[Drill, ...], Stability]:

@@ -104,7 +104,7 @@ def _verified(scenario: Scenario, result: PlanResult, seed: int, quiet: bool) ->
 
     tell_speed(quiet)
     with ProgressBar("Verifying", quiet=quiet) as bar:
-        return verify(scenario, result, seed, lambda share, text: bar(f"{share:.0%}, {text}"))
+        return verify(scenario, result, seed, bar.share)
 
 
 def solve_file(

@@ -73,10 +73,9 @@ class ClosedPoint:
 
     @property
     def unseen_steps(self) -> float:
-        """Decode steps from the arrival of a request to its being seen by a running scheduler, mean."""
+        """Of ``pools.unseen_steps``: each user asks once an answer."""
         engine, lengths = self.point.engine, self.point.lengths
-        joining = self.unit_users * engine.mtp_accepted_tokens / pools.mean_output(lengths)
-        return 0.5 * engine.poll_steps + pools.batch_wait_steps(engine.batch_wait_steps, joining)
+        return pools.unseen_steps(engine, self.unit_users * engine.mtp_accepted_tokens / pools.mean_output(lengths))
 
     @cached_property
     def run_users(self) -> float:

@@ -83,13 +83,12 @@ def representatives(users: Array, slots: Array) -> tuple[Array, Array]:
     ``users / slots``.
     """
     count = np.clip(np.round(users), 1, MOST_USERS)
-    tries = np.arange(FEWEST_USERS, MOST_USERS + 1.0)
+    tries = np.arange(MOST_USERS, FEWEST_USERS - 1.0, -1.0)  # of equally good ones the most
     scarce = np.isfinite(slots) & (users > slots) & (users > MOST_USERS)
     ratio = np.where(scarce, users / np.maximum(np.where(scarce, slots, 1.0), 1e-9), 1.0)
     whole = np.maximum(np.round(tries / ratio[..., None]), 1.0)
     off = np.abs(np.log(tries / whole / ratio[..., None]))
-    best = tries[np.argmin(off[..., ::-1], axis=-1) * -1 - 1]
-    count = np.where(scarce, best, count)
+    count = np.where(scarce, tries[np.argmin(off, axis=-1)], count)
     return count, users / count
 
 

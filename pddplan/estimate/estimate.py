@@ -75,10 +75,7 @@ def _of_rate(point: OperatingPoint, services: tuple[pools.Service, ...], found: 
     parts = None
     if found.prefill_s is not None:
         step = found.tpot_s or 0.0
-        held = pools.batch_wait_steps(
-            point.engine.batch_wait_steps, point.request_rate_per_s * step / point.pools[0].count
-        )
-        unseen = (0.5 * point.engine.poll_steps + held) * step
+        unseen = pools.unseen_steps(point.engine, point.request_rate_per_s * step / point.pools[0].count) * step
         parts = TtftParts(found.queue_s + unseen, found.prefill_s, found.transfer_s, _host_s(point, step))
     return _assemble(point, services, parts, found.tpot_s, point.request_rate_per_s, found.running)
 

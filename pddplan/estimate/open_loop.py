@@ -49,9 +49,7 @@ def run_open(point: OperatingPoint, services: tuple[pools.Service, ...]) -> Open
     if isinstance(decode, Excuse):
         return decode
     tpot, running = decode
-    transfer = 0.0
-    if prefill is not None:
-        transfer = kv_transfer_s(point, prefill) + point.engine.handoff_steps * tpot
+    transfer = kv_transfer_s(point, prefill, tpot) if prefill is not None else 0.0
     return OpenResult(queue, prefill, transfer, tpot, running)
 
 

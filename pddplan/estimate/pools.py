@@ -136,6 +136,12 @@ def decode_step_s(point: OperatingPoint, service: Service, requests: float) -> f
     return 0.0
 
 
+def unseen_steps(engine: Engine, arrivals_per_step: float) -> float:
+    """Mean decode steps from the arrival of a request to its being seen by a running scheduler: half a look, and the
+    wait for others to join."""
+    return 0.5 * engine.poll_steps + batch_wait_steps(engine.batch_wait_steps, arrivals_per_step)
+
+
 def batch_wait_steps(longest: float, arrivals_per_step: float) -> float:
     """Mean steps for which prompts are held back to be joined: the first one ``longest``, those of the
     ``a = longest x arrivals`` that join it half of that on average: ``longest (1 + a/2) / (1 + a)``."""

@@ -147,13 +147,18 @@ def _same(plan: Plan, pool: Pool) -> Pool:
     return next(p for p in plan.pools if p.service is pool.service and p.role == pool.role and p.site is pool.site)
 
 
+def _same_line(plan: Plan, line: LineChoice) -> LineChoice:
+    """The line that stands in ``plan`` where ``line`` did."""
+    return next(other for other in plan.lines if other.ends == line.ends)
+
+
 def with_share(line: LineChoice, share: float) -> Callable[[Plan], Plan | None]:
     """The plan with a share of a line's capacity, by its goodput."""
 
     def degraded(plan: Plan) -> Plan | None:
         if share <= 0.0:
             return None
-        own = next(x for x in plan.lines if x.ends == line.ends)
+        own = _same_line(plan, line)
         return with_line(plan, own, replace(own, link=replace(own.link, goodput=own.link.goodput * share)))
 
     return degraded
@@ -257,7 +262,7 @@ def _more_of(pool: Pool, plan: Plan, count: int) -> Plan:
 
 
 def _more_lines(line: LineChoice, plan: Plan, count: int) -> Plan:
-    own = next(x for x in plan.lines if x.ends == line.ends)
+    own = _same_line(plan, line)
     return with_line(plan, own, replace(own, lines=own.lines + count))
 
 

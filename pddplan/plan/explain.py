@@ -94,7 +94,7 @@ def _phrase(excuse: Excuse) -> str:
     if excuse.unit == "s":
         return f"{excuse.name} would be {excuse.value:.3g} s (limit {excuse.limit:.3g} s)"
     if excuse.constraint.endswith("_slots") and excuse.limit < 1:  # a share of requests, not a batch
-        where = ROLE_WORDS.get(excuse.constraint.removesuffix("_slots"), "relay decode")
+        where = ROLE_WORDS[excuse.subject]
         held = f"{excuse.unit} sets them; limit {excuse.limit:.0%}"
         return f"{excuse.value:.0%} of requests would wait for a slot of {where} ({held})"
     if excuse.unit:

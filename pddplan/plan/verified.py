@@ -11,7 +11,7 @@ from pddplan.plan.simulated import simulate_deployment
 from pddplan.plan.solve import solve
 from pddplan.serve.evaluate import evaluate
 from pddplan.simulate.records import Asked, Simulated, Simulation
-from pddplan.spec.types import Scenario, SloLimit
+from pddplan.spec.types import Scenario
 
 Progress = Callable[[float, str], None]
 Solving = Callable[[Scenario], PlanResult]
@@ -58,7 +58,8 @@ def verify(
     for left in range(ROUNDS, -1, -1):
         if result.solved is None or result.evaluation is None or result.status == "infeasible":
             return Verified(result, None, tuple(told), NO_PLAN)
-        context = replace(result.solved.context, scenario=_with_limits(result.solved.context.scenario, scenario.slo))
+        context = result.solved.context
+        context = replace(context, scenario=replace(context.scenario, slo=scenario.slo))
         deployment = result.solved.deployment
         known = evaluate(context, deployment, routing=result.evaluation.routing)
         asked = Asked(REQUESTS, seed, p99_within=WITHIN)
@@ -93,8 +94,4 @@ def _tighter(scenario: Scenario, broken: list[Simulated]) -> tuple[Scenario, lis
             limits[n] = replace(limit, limit_s=lower)
             name = f"{row.metric} p{100 * row.quantile:g}" + (f" of {row.workload}" if row.workload else "")
             told.append(Tightened(name, row.limit_s, row.simulated.value, lower))
-    return _with_limits(scenario, tuple(limits)), told
-
-
-def _with_limits(scenario: Scenario, limits: tuple[SloLimit, ...]) -> Scenario:
-    return replace(scenario, slo=limits)
+    return replace(scenario, slo=tuple(limits)), told

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from pddplan.errors import InputError, Problem
 from pddplan.simulate.records import Interval, Simulation
+from pddplan.spec.user_file import write_whole
 
 KINDS = (".png", ".svg", ".pdf")
 INSTALL = "python3 -m pip install 'pddplan[plot]'"
@@ -44,17 +44,9 @@ def plot_simulation(found: Simulation, title: str, path: str) -> None:
     _timeline(below, found)
     drawn, kind = BytesIO(), Path(path).suffix.lower().lstrip(".")
     figure.savefig(drawn, format=kind, dpi=130, metadata={"Date": None} if kind == "svg" else None)
-    _write_whole(path, drawn.getvalue())
-
-
-def _write_whole(path: str, content: bytes) -> None:
-    """Beside ``path``, then renamed. Raises InputError where that can't be."""
-    beside = Path(path).with_name(f".{Path(path).name}.{os.getpid()}")
     try:
-        beside.write_bytes(content)
-        os.replace(beside, path)
+        write_whole(Path(path), drawn.getvalue())
     except OSError as error:
-        beside.unlink(missing_ok=True)
         problem = Problem(f"can't be written: {error.strerror}.", file=path, fix="Choose another place.")
         raise InputError(problem) from None
 

@@ -113,24 +113,25 @@ def _steady(context: Context, pool: Pool, rate: float) -> tuple[MixedSteps, Wait
         steady = mixed_steps(context, pool, rate, behind_s)
         if isinstance(steady, Excuse):
             return steady
-        law = _waiting(context, pool, steady, rate)
+        full_s = _full_step_s(context, pool, steady)
+        law = _waiting(context, pool, full_s, rate)
         if isinstance(law, Excuse):
             return law
-        prefill = _prefill_s(context, pool, steady)
+        prefill = _prefill_s(context, pool, steady, full_s)
         met = delays(context, pool, steady, prefill, rate, law)
         if left == 0 or met.stretch_s <= LEAST_BEHIND * steady.pace_s:
             return steady, law, prefill, paces(context, pool, steady, met)
         behind_s, left = met.stretch_s, left - 1
 
 
-def _prefill_s(context: Context, pool: Pool, steady: MixedSteps) -> Array:
-    """Time of each prompt's own steps (atoms,) [s]: full chunks, and what is left."""
+def _prefill_s(context: Context, pool: Pool, steady: MixedSteps, full_s: Array) -> Array:
+    """Time of each prompt's own steps (atoms,) [s]: full chunks of ``full_s``, and what is left."""
     atoms, service = context.demand.atoms, pool.aggregated
     chunk = float(service.chunk_tokens)
     full = np.floor(atoms.uncached / chunk)
     tail = atoms.uncached - full * chunk
     last = np.asarray(service.step_time_s(steady.batch, steady.context, tail, atoms.prompt - tail), dtype=float)
-    return full * _full_step_s(context, pool, steady) + np.where(tail > 0, last, 0.0)
+    return full * full_s + np.where(tail > 0, last, 0.0)
 
 
 def _full_step_s(context: Context, pool: Pool, steady: MixedSteps) -> Array:
@@ -142,10 +143,10 @@ def _full_step_s(context: Context, pool: Pool, steady: MixedSteps) -> Array:
     )
 
 
-def _waiting(context: Context, pool: Pool, steady: MixedSteps, rate: float) -> WaitingLaw | Excuse:
-    """Wait for a unit, prompts sharing chunks; away from home without the prefix."""
+def _waiting(context: Context, pool: Pool, full_s: Array, rate: float) -> WaitingLaw | Excuse:
+    """Wait for a unit, prompts sharing chunks of ``full_s``; away from home without the prefix."""
     atoms, service, traffic = context.demand.atoms, pool.aggregated, context.scenario.traffic
-    per_token = _full_step_s(context, pool, steady) / float(service.chunk_tokens)
+    per_token = full_s / float(service.chunk_tokens)
     return prefill_waiting(
         traffic.prefix_cache,
         rate,

@@ -109,9 +109,14 @@ class MainState:
         return min(self.bursts * self.occupancy.dispersion, MOST_DISPERSION)
 
     @property
+    def widening(self) -> float:
+        """``dispersion`` by steps that lengthen with the batch alone, phi."""
+        return min(self.occupancy.dispersion, MOST_DISPERSION)
+
+    @property
     def crowding(self) -> float:
         """``dispersion`` as the slots are sized for: a prefill that lets requests go evenly is no reason for fewer."""
-        return max(self.dispersion, min(self.occupancy.dispersion, MOST_DISPERSION))
+        return max(self.dispersion, self.widening)
 
     @property
     def running(self) -> float:
@@ -119,8 +124,7 @@ class MainState:
         the batch the law's (``occupancy_law``) is longer by phi - 1, times what bursts add, where requests share one
         queue, in each instance where they don't."""
         queues = 1 if self.slots.pooled else self.slots.instances
-        longer = min(self.occupancy.dispersion, MOST_DISPERSION) - 1.0
-        return self.occupancy.requests + queues * max(self.bursts, 1.0) * longer
+        return self.occupancy.requests + queues * max(self.bursts, 1.0) * (self.widening - 1.0)
 
     def seen_steps(self, points: int) -> tuple[Array, Array]:
         """Step times that a running request sees, averaged over its life [s]: (points,) and their probabilities.

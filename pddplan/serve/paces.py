@@ -99,13 +99,12 @@ def delays(context: Context, pool: Pool, steady: MixedSteps, prefill: Array, rat
     mass = np.diff(edges)
     others = (dp - 1) * law.mean_s * mean / max(atoms.mean(prefill), 1e-300)
     behind = overlap * (share * (wait[:, None] + left * own[None, :]) + others)
-    values, joint = behind.ravel(), np.multiply.outer(mass, mass).ravel()
-    order = np.argsort(values, kind="stable")
-    spare = max(1.0 - arrivals * mean, LEAST_SPARE)
-    return Delays(arrivals, mean, max(second, 0.0), spare, bin_means(values[order], joint[order], edges), mass)
+    joint = _means(behind.ravel(), np.multiply.outer(mass, mass).ravel(), edges)
+    return Delays(arrivals, mean, max(second, 0.0), max(1.0 - arrivals * mean, LEAST_SPARE), joint, mass)
 
 
 def _means(values: Array, weight: Array, edges: Array) -> Array:
+    """Means in bins of probability of values in any order, (points,)."""
     order = np.argsort(values, kind="stable")
     return bin_means(values[order], weight[order], edges)
 

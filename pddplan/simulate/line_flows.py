@@ -125,12 +125,18 @@ def begin(w: World, events: Events, line: int, r: int, now: float) -> None:
 
 
 @jit
-def end(w: World, events: Events, line: int, r: int, now: float) -> None:
-    """Request r leaves the line, all sent."""
+def _settle_one(w: World, line: int, r: int, now: float) -> None:
+    """What request r has sent until now: with all of a full line, else by itself."""
     if w.lines[line].full == 1:
         _settle(w, line, now)
     else:
         _own(w, r, now)
+
+
+@jit
+def end(w: World, events: Events, line: int, r: int, now: float) -> None:
+    """Request r leaves the line, all sent."""
+    _settle_one(w, line, r, now)
     w.total[LINE_BYTES] += w.requests[r].bytes  # what rounding left
     _off(w, events, line, r, now)
 
@@ -138,10 +144,7 @@ def end(w: World, events: Events, line: int, r: int, now: float) -> None:
 @jit
 def drop(w: World, events: Events, line: int, r: int, now: float) -> None:
     """Request r breaks off: what it hasn't sent was never on the line."""
-    if w.lines[line].full == 1:
-        _settle(w, line, now)
-    else:
-        _own(w, r, now)
+    _settle_one(w, line, r, now)
     w.total[FLOW_BYTES] -= w.requests[r].bytes
     _off(w, events, line, r, now)
 

@@ -99,7 +99,7 @@ def simulation_of(run: Run, evaluation: Evaluation, asked: Asked, rate: float) -
     """The answer of a finished run beside the ``evaluation`` of the same plan at ``rate``."""
     w = run.world
     growth = growth_of(w.series, rate, run.crowded, _loads(run, rate)) if not asked.changes else None
-    cut = 0 if asked.changes or growth is not None else _cut(w.batch_sums)
+    cut = 0 if asked.changes or growth is not None else warm_batches(w.batch_sums)
     sums, seconds = w.batch_sums[cut:].sum(axis=0), float(w.now[wd.SEEN_AT])
     quantiles: tuple[Simulated, ...] = ()
     if growth is None:
@@ -131,7 +131,7 @@ def mixed_simulation_of(
     """The answer of a finished run of an aggregated pool."""
     loads = {e.subject: e.value for e in evaluation.excuses if e.constraint == "prefill_utilization"}
     growth = growth_of(mix.series, context.rate, crowded, {"prefill": max(loads.values(), default=0.0)})
-    cut = 0 if growth is not None else _cut(mix.batch_sums)
+    cut = 0 if growth is not None else warm_batches(mix.batch_sums)
     sums = mix.batch_sums[cut:].sum(axis=0)
     count = max(float(sums[wd.BATCH_COUNT]), 1.0)
     rows = mix.series[mix.series[:, wd.AT] > 0]
@@ -151,7 +151,7 @@ def mixed_simulation_of(
     )
 
 
-def _cut(batch_sums: Array) -> int:
+def warm_batches(batch_sums: Array) -> int:
     """Batches of warm-up, by the mean TTFT of each."""
     return warm_up(batch_sums[:, wd.BATCH_TTFT] / np.maximum(batch_sums[:, wd.BATCH_COUNT], 1.0))
 

@@ -1,8 +1,10 @@
-"""A file that a person names, or standard input: its text, or one clear problem."""
+"""A file that a person names, or standard input: its text, or one clear problem; and one that is written whole."""
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 from pathlib import Path
 
 from pddplan.errors import InputError, Problem
@@ -46,3 +48,28 @@ def decoded(raw: bytes, file: str, fix: str) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise refusal(file, "is not text (UTF-8).", fix) from None
+
+
+def write_whole(target: Path, content: bytes) -> None:
+    """Writes beside ``target``, then renames: a reader sees the old file or the new one, never half of one.
+
+    Raises OSError, with nothing left beside it.
+    """
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+        os.chmod(temporary, _mode_of(target))
+        os.replace(temporary, target)
+    except OSError:
+        os.unlink(temporary)
+        raise
+
+
+def _mode_of(target: Path) -> int:
+    """Permissions that a plainly opened file would get; mkstemp alone makes it private."""
+    if target.exists():
+        return target.stat().st_mode & 0o7777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

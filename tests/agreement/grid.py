@@ -26,24 +26,11 @@ from pddplan.serve.prefill_stage import PrefillStage
 from pddplan.serve.queueing import queue_moments
 from pddplan.spec.load import load_scenario_text
 from pddplan.spec.types import Role
+from tests.host import HOST
 
 Routing = Literal["shared", "sticky", "affine"]
 CHIP = {"bf16_tflops": 400, "memory_gb": 640, "memory_gb_per_s": 4000, "interconnect_gb_per_s": 200}
-# what lies between kernels and a token: stands here so that a new fit of the profiles doesn't move the cells
-ENGINE = {
-    "name": "generic",
-    "chunk_tokens": 4096,
-    "step_overhead_ms": 1.5,
-    "launch_share": 1,
-    "request_overhead_us": 0,
-    "expert_layer_overhead_us": 0,
-    "first_output_ms": 0,
-    "first_output_steps": 0,
-    "expert_first_output_us": 0,
-    "prompt_factor": 1,
-    "handoff_ms": 0,
-    "handoff_steps": 0,
-}
+ENGINE = {"name": "generic", "chunk_tokens": 4096, **HOST}
 GOODPUT, OUTPUT, BATCH = 0.9, 128, 12.0  # of the line; tokens; requests of a decode instance that isn't the subject
 NO_LIMIT = {"p50": 1e5, "p90": 2e5, "p99": 4e5}
 SLOW_TOKENS = {"p50": 1e4, "p90": 1.1e4, "p99": 1.2e4}

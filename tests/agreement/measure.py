@@ -11,7 +11,7 @@ from pddplan.serve.equilibrium import Case, Flow
 from pddplan.serve.evaluate import evaluate, flows_of
 from pddplan.serve.latency import Mixture
 from pddplan.simulate import world as wd
-from pddplan.simulate.outcome import interval, quantile, simulation_of, warm_up
+from pddplan.simulate.outcome import interval, quantile, simulation_of, warm_batches
 from pddplan.simulate.records import QUANTILES, Asked, Interval, Simulation
 from pddplan.simulate.run import Run, simulate_lanes
 from tests.agreement.grid import FIGURES, PART, RELAY_TOKENS, WAIT, Answer, Built, Cell, Figure, build, cells
@@ -64,7 +64,7 @@ def _figures(cell: Cell, run: Run, found: Simulation) -> dict[str, Figure]:
         if row.analytic_s and row.simulated.value > 0 and name in FIGURES and row.stage in ("all", *STAGES):
             made[name] = Figure(row.analytic_s, row.simulated.value, 100 * row.simulated.half_width)
     (case, flow), *_ = run.lanes
-    sums = run.world.batch_sums[_cut(run) :]
+    sums = run.world.batch_sums[warm_batches(run.world.batch_sums) :]
     made[WAIT] = _mean(case.stage.law.mean_s, sums, wd.BATCH_WAIT, wd.BATCH_COUNT)
     made["wait share"] = _mean(case.stage.law.p_wait, sums, wd.BATCH_QUEUED, wd.BATCH_COUNT, points=True)
     admitted = float(flow.main.admission.p_wait)
@@ -80,12 +80,6 @@ def _figures(cell: Cell, run: Run, found: Simulation) -> dict[str, Figure]:
     return {name: made[name] for name in FIGURES if name in made}
 
 
-def _cut(run: Run) -> int:
-    """Batches of warm-up, as ``simulation_of`` cuts them."""
-    sums = run.world.batch_sums
-    return warm_up(sums[:, wd.BATCH_TTFT] / np.maximum(sums[:, wd.BATCH_COUNT], 1.0))
-
-
 def _mean(formula: float, sums: wd.Floats, of: int, per: int, points: bool = False) -> Figure:
     """A ratio of two sums over batches (batches, ``BATCH_SUMS``)."""
     parts = sums[:, of] / np.maximum(sums[:, per], 1.0)
@@ -96,7 +90,7 @@ def _mean(formula: float, sums: wd.Floats, of: int, per: int, points: bool = Fal
 
 def _line(run: Run, case: Case, flow: Flow) -> dict[str, Figure]:
     """Time of all transfers over the line from the start of prefill until the last byte has left."""
-    counts = run.world.histogram[:, wd.LINE_TIME, _cut(run) :].sum(axis=0)
+    counts = run.world.histogram[:, wd.LINE_TIME, warm_batches(run.world.batch_sums) :].sum(axis=0)
     state = flow.line
     weight = (state.weight[..., None] * state.probability).ravel()
     value = np.broadcast_to(

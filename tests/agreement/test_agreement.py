@@ -7,17 +7,16 @@ import random
 
 import pytest
 
-from pddplan.simulate.compiled import COMPILED
 from tests.agreement.grid import BUSY_LINE, FEW_FLOWS, LEAST_WAIT, Cell, cells
 from tests.agreement.grid import PART as COUNTED
 from tests.agreement.measure import measure
 from tests.agreement.page import recorded
+from tests.compiled import needs_numba
 
 PART, SEED, REQUESTS = 10, 20, 100_000
 ALL = cells()
 CHOSEN = sorted(random.Random(SEED).sample(range(len(ALL)), len(ALL) // PART))
 ROUNDING = 0.01  # of the recorded figures
-needs_numba = pytest.mark.skipif(not COMPILED, reason="numba (extra `fast`) isn't installed: the simulation is slow")
 
 
 def test_the_grid_is_as_large_as_asked() -> None:

@@ -14,13 +14,12 @@ from jsonschema import Draft202012Validator
 from pddplan.cli.main import main
 from pddplan.plan.simulated import SimulatedPlan
 from pddplan.report.schemas import SCHEMAS
-from pddplan.simulate.compiled import COMPILED
 from pddplan.spec.catalogue import examples_dir
+from tests.compiled import needs_numba
 from tests.report.plans import feasible
 from tests.simulated import simulation
 
 AGENT = str(examples_dir() / "agent_64k.yaml")
-needs_numba = pytest.mark.skipif(not COMPILED, reason="numba (extra `fast`) isn't installed: the simulation is slow")
 
 
 @needs_numba

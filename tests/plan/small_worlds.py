@@ -21,6 +21,7 @@ from pddplan.serve.evaluate import evaluate
 from pddplan.serve.records import Evaluation
 from pddplan.spec.load import load_scenario_text
 from pddplan.spec.types import ROLES, Role, Scenario
+from tests.host import HOST
 
 # four numbers each: one that computes, one that remembers, one in between
 CHIPS = (
@@ -28,19 +29,6 @@ CHIPS = (
     {"name": "keeper", "bf16_tflops": 150, "memory_gb": 64, "memory_gb_per_s": 3000, "interconnect_gb_per_s": 200},
     {"name": "middle", "bf16_tflops": 250, "memory_gb": 32, "memory_gb_per_s": 2000, "interconnect_gb_per_s": 100},
 )
-# what lies between kernels and a token stands here: a new fit of the profiles doesn't move the worlds
-HOST = {
-    "step_overhead_ms": 1.5,
-    "launch_share": 1,
-    "request_overhead_us": 0,
-    "expert_layer_overhead_us": 0,
-    "first_output_ms": 0,
-    "first_output_steps": 0,
-    "expert_first_output_us": 0,
-    "prompt_factor": 1,
-    "handoff_ms": 0,
-    "handoff_steps": 0,
-}
 
 
 @dataclass(frozen=True)

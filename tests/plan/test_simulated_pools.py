@@ -13,12 +13,12 @@ from pddplan.plan.simulated import simulate_deployment
 from pddplan.plan.solve import cheapest, prepare
 from pddplan.serve.deployment import Plan
 from pddplan.serve.evaluate import evaluate
-from pddplan.simulate.compiled import COMPILED
 from pddplan.simulate.records import Asked, Simulation
 from pddplan.spec.catalogue import examples_dir
 from pddplan.spec.load import load_scenario_text
+from tests.compiled import needs_numba
 
-pytestmark = pytest.mark.skipif(not COMPILED, reason="numba (extra `fast`) isn't installed: the simulation is slow")
+pytestmark = needs_numba
 
 # allowed error of the formulas [%]; TPOT's tail is short by a tenth, which the page of agreement says
 BOUNDS = {

@@ -15,11 +15,10 @@ from pddplan.plan.stability import GAIN, WORDS, _bracketed, _line_loss, _Planned
 from pddplan.serve.deployment import Deployment
 from pddplan.serve.evaluate import evaluate
 from pddplan.serve.records import Evaluation
-from pddplan.simulate.compiled import COMPILED
 from pddplan.spec.catalogue import examples_dir
 from pddplan.spec.load import load_scenario
+from tests.compiled import needs_numba
 
-needs_numba = pytest.mark.skipif(not COMPILED, reason="numba (extra `fast`) isn't installed: the simulation is slow")
 PINNED = ("workload.decode_prefix_hit_rate=0.9",)
 
 

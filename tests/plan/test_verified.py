@@ -15,10 +15,10 @@ from pddplan.plan.verified import ROUNDS, Verified, verify
 from pddplan.report.plan_json import plan_payload
 from pddplan.report.schemas import SCHEMAS
 from pddplan.report.verified_report import render_verified, verification_payload
-from pddplan.simulate.compiled import COMPILED
 from pddplan.simulate.records import Interval, Simulated, Simulation
 from pddplan.spec.load import load_scenario
 from pddplan.spec.types import Scenario
+from tests.compiled import needs_numba
 from tests.simulated import simulation
 
 AGENT = "examples/agent_64k.yaml"
@@ -105,7 +105,7 @@ def test_its_json_fits_the_schema(monkeypatch: pytest.MonkeyPatch, solved: PlanR
     Draft202012Validator(SCHEMAS["plan"]).validate(payload)
 
 
-@pytest.mark.skipif(not COMPILED, reason="numba (extra `fast`) isn't installed: the simulation is slow")
+@needs_numba
 def test_a_tail_that_the_formulas_flatter_is_bought_for() -> None:
     """TPOT p99 is 2 % longer in the simulation: at a limit between the two the plan of the formulas breaks, and what is
     bought instead holds."""

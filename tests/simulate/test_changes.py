@@ -9,11 +9,11 @@ import pytest
 
 from pddplan.simulate import world as wd
 from pddplan.simulate.arriving import bin_of
-from pddplan.simulate.compiled import COMPILED
 from pddplan.simulate.outcome import quantile_of
+from tests.compiled import needs_numba
 from tests.simulate.worlds import Setup, consistent, mean, mean_of, simulate
 
-pytestmark = pytest.mark.skipif(not COMPILED, reason="numba (extra `fast`) isn't installed: the simulation is slow")
+pytestmark = needs_numba
 ALL = Setup(
     rate=4.0, service_s=[0.5, 1.0], servers=6, sizes=[1.0], ceilings=[2.0], capacity=12.0, tokens=[20.0],
     step_s=(0.1, 0.0), slots=20, instances=3,

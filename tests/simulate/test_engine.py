@@ -13,11 +13,10 @@ import pytest
 from scipy import stats
 
 from pddplan.simulate import world as wd
-from pddplan.simulate.compiled import COMPILED
 from pddplan.simulate.outcome import interval, quantile_of, t_quantile, warm_up
+from tests.compiled import needs_numba
 from tests.simulate.worlds import Setup, consistent, mean, simulate
 
-needs_numba = pytest.mark.skipif(not COMPILED, reason="numba (extra `fast`) isn't installed: the simulation is slow")
 SMALL = """
 import json, sys
 from tests.simulate.worlds import Setup, simulate

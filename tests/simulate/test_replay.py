@@ -15,12 +15,12 @@ from pddplan.serve.deployment import Deployment
 from pddplan.serve.evaluate import evaluate
 from pddplan.simulate import world as wd
 from pddplan.simulate.build import turns_of
-from pddplan.simulate.compiled import COMPILED
 from pddplan.simulate.records import Asked, Change
 from pddplan.simulate.replay import first_of, script_of
 from pddplan.simulate.run import Run, simulate_lanes
 from pddplan.spec.load import load_scenario_text
 from pddplan.traces.requests import RequestLog
+from tests.compiled import needs_numba
 
 SMALL = """
 name: replayed
@@ -32,7 +32,6 @@ sites:
 links: [{between: [north, west], rtt_ms: 5, tiers: [{gbit_per_s: 100, usd_per_hour: 10}]}]
 slo: {ttft_s: {p90: 5}, tpot_ms: {p90: 50}}
 """
-needs_numba = pytest.mark.skipif(not COMPILED, reason="numba (extra `fast`) isn't installed: the simulation is slow")
 
 
 def log_of(time_s: list[float], session: list[int]) -> RequestLog:

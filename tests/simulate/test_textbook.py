@@ -9,11 +9,11 @@ from scipy.optimize import brentq
 from pddplan.serve.line import slowdown
 from pddplan.serve.queueing import WaitingLaw, erlang_c, waiting_law
 from pddplan.simulate import world as wd
-from pddplan.simulate.compiled import COMPILED
 from pddplan.simulate.outcome import quantile_of
+from tests.compiled import needs_numba
 from tests.simulate.worlds import Setup, consistent, exponential, mean, mean_of, simulate
 
-pytestmark = pytest.mark.skipif(not COMPILED, reason="numba (extra `fast`) isn't installed: the simulation is slow")
+pytestmark = needs_numba
 MANY = 200_000
 
 

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from pddplan.serve.traffic import Atoms
-from pddplan.simulate.compiled import COMPILED
 from pddplan.simulate.records import Script
+from tests.compiled import needs_numba
 from tests.reference import reference_dir
 from tests.stability.sessions import main_agents, replayed
 from tests.stability.trap import ABOVE_TOKENS, MANY, ONE, followed, study, study_of
 
 REQUESTS, NOISE = 20_000, 0.02
-needs_numba = pytest.mark.skipif(not COMPILED, reason="numba (extra `fast`) isn't installed: the simulation is slow")
 
 
 def test_sessions_by_themselves() -> None:
